@@ -156,7 +156,8 @@ def check_values(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]],
     for args in calls:
         given = {**dict(zip(names, args)), **constants}
         try:
-            fill_command(command, {name: each for name, each in given.items() if isinstance(each, (str, int, float))})
+            plain = {name: value for name, value in given.items() if isinstance(value, (str, int, float))}
+            fill_command(command, plain)
         except NotPlain as error:
             raise ConfigError(str(error), hint=WRITE_PLAIN) from None
 

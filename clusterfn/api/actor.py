@@ -47,7 +47,7 @@ class Actor:
 
     def __init__(
         self, kind: ActorClass, constructed: SessionCallJob[Any], send: ActorSender, abandon: Callable[[int], None]
-    ) -> None:  # fmt: skip
+    ) -> None:
         handle = ActorHandle(kind, constructed, send)
         object.__setattr__(self, "_handle", handle)
 

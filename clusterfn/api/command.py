@@ -206,14 +206,15 @@ def read_command(line: str | Sequence[str]) -> CommandText:
         hint = "call it: f(...)" if isinstance(line, ClusterFunction) else "decorate it with @cluster, and call it"
         raise ConfigError(f"{line!r:.80} is a function, not a command", hint=hint)
     whole = isinstance(line, str)
-    texts = [line] if isinstance(line, str) else [os.fspath(word) if isinstance(word, os.PathLike) else word
-                                                  for word in line]  # fmt: skip
-    if wrong := [each for each in texts if not isinstance(each, str)]:
+    words = [line] if isinstance(line, str) else line
+    texts = [os.fspath(word) if isinstance(word, os.PathLike) else word for word in words]
+    if wrong := [word for word in texts if not isinstance(word, str)]:
         raise ConfigError(f"{wrong[0]!r:.80} is not a word of a command", hint=f'write it as text: "{wrong[0]}"')
     names = places_in(texts)
     # Those of a place are left to what fills it.
-    texts = [PLACE.sub(lambda found: found[0] if found[2] or found[1][1:-1] in names else found[1], text)
-             for text in texts]  # fmt: skip
+    texts = [
+        PLACE.sub(lambda found: found[0] if found[2] or found[1][1:-1] in names else found[1], text) for text in texts
+    ]
     return (_split_line(texts[0]) if whole else CommandText(tuple(texts), "", ()))._replace(names=names)
 
 
@@ -233,9 +234,8 @@ def line_of_one_word(word: str) -> CommandText:
 
 
 def make_command(
-    text: CommandText, options: dict[str, Any], result: str | None = None,
-    stdin: str | os.PathLike[str] | None = None,
-) -> PreparedCommand:  # fmt: skip
+    text: CommandText, options: dict[str, Any], result: str | None = None, stdin: str | os.PathLike[str] | None = None
+) -> PreparedCommand:
     """Make the function that runs a command; find its script, its project, and its #SBATCH lines.
 
     Raises:
@@ -310,10 +310,10 @@ def _read_directives(script: Path, options: dict[str, Any]) -> tuple[SbatchScrip
         # sbatch leaves them unset, so that each of several tasks counts its own cores.
         env.update(dict.fromkeys(name for name in THREADS if name not in host.env))
     if has_slurm and _FINDS_ITSELF.search(text):
-        told = (
+        advice = (
             "looks for itself by scontrol, which names clusterfn's job.sh: the copy of its project is $SLURM_SUBMIT_DIR"
         )
-        console.warn(f"{script.name} {told}")
+        console.warn(f"{script.name} {advice}")
     asks = {name: value for name, value in found.options.items() if not (has_slurm and name in LAYOUT)}
     console.tell(f"{script.name} asks for {in_words({**asks, **found.request}) or 'nothing'}")
     if found.not_taken:
@@ -341,8 +341,8 @@ def _with_header(script: Path, options: dict[str, Any]) -> dict[str, Any]:
         return options
     host = config_file.host_of_call(parse_options({"host": options.get("host")})).host
     if host.environment:
-        told = 'does not count, as the host names an environment; use it with environment="script"'
-        console.tell(f"the header of {script.name} (# /// script) {told}")
+        why = 'does not count, as the host names an environment; use it with environment="script"'
+        console.tell(f"the header of {script.name} (# /// script) {why}")
         return options
     console.tell(f"the environment is what the header of {script.name} names (# /// script)")
     return {**options, "environment": str(script)}
@@ -399,7 +399,7 @@ def _own_script(program: str, words: Sequence[str]) -> Path | None:
     """
     if not _INTERPRETERS.fullmatch(os.path.basename(program)):
         return None
-    word = next((each for each in words if each.endswith(SCRIPTS) and not each.startswith("-")), None)
+    word = next((name for name in words if name.endswith(SCRIPTS) and not name.startswith("-")), None)
     if word is None or PLACE.search(word) or os.path.isabs(word) or word.startswith("~"):
         return None
     return _existing(word)
@@ -423,14 +423,14 @@ def is_script(word: str) -> bool:
     path = Path(os.path.expanduser(word))
     if path.is_absolute():
         near = (Path.cwd().resolve(), Path.home().resolve())
-        return path.is_file() and any(each in path.resolve().parents for each in near)
+        return path.is_file() and any(folder in path.resolve().parents for folder in near)
     return word.endswith(SCRIPTS) or word.startswith(("./", "../")) or ("/" in word and path.is_file())
 
 
 def _existing(word: str) -> Path:
     path = places.expanded(word)
     if not path.is_file():
-        others = [each.name for each in path.parent.iterdir() if each.is_file()] if path.parent.is_dir() else []
+        others = [entry.name for entry in path.parent.iterdir() if entry.is_file()] if path.parent.is_dir() else []
         near = did_you_mean(path.name, others)
         raise ConfigError(f"there is no file {word}{near}", hint=f"the path is relative to {Path.cwd()}")
     return path.resolve()

@@ -14,9 +14,12 @@ _EXAMPLE = 'configure(hosts={"tensor01": {"scheduler": "bare", "address": "ada@t
 
 @public_api
 def configure(
-    hosts: Mapping[str, Mapping[str, Any]] | None = None, *,
-    default_host: str | None = None, quiet: bool = False, **unknown: object,
-) -> None:  # fmt: skip
+    hosts: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    default_host: str | None = None,
+    quiet: bool = False,
+    **unknown: object,
+) -> None:
     """Describe hosts for this process, in place of clusterfn.yml; without arguments, the file decides again.
 
     Without `hosts`, the hosts of clusterfn.yml stay, and the other arguments override its keys. Other processes do not

@@ -101,9 +101,12 @@ class Executor(concurrent.futures.Executor):
 
     @overload
     def map(
-        self, fn: Callable[..., Coroutine[Any, Any, R]], *iterables: Iterable[Any], timeout: float | None = None,
+        self,
+        fn: Callable[..., Coroutine[Any, Any, R]],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
         chunksize: int = 1,
-    ) -> Iterator[R]: ...  # fmt: skip
+    ) -> Iterator[R]: ...
     @overload
     def map(
         self, fn: Callable[..., R], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1

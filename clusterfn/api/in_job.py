@@ -122,10 +122,11 @@ def load_training(path: str | Path | None = None, **parts: Any) -> dict[str, Any
     for name, part in parts.items():
         if name not in saved["states"]:
             raise ClusterfnError(
-                f"{source} has no state of {name}", stage="function",
+                f"{source} has no state of {name}",
+                stage="function",
                 evidence=[f"it has {', '.join([*saved['states'], *saved['values']]) or 'nothing'}"],
                 hint=f"save it too: save_training(..., {name}={name})",
-            )  # fmt: skip
+            )
         part.load_state_dict(saved["states"][name])
     _set_random_states(saved["random"])
     values: dict[str, Any] = saved["values"]
@@ -160,9 +161,11 @@ def _read(source: Path) -> dict[str, Any]:
         saved = damaged
     if not isinstance(saved, dict) or saved.get("format") != _FORMAT:
         raise ClusterfnError(
-            f"{source} is no file of save_training()", stage="function", evidence=[f"{saved!r:.200}"],
+            f"{source} is no file of save_training()",
+            stage="function",
+            evidence=[f"{saved!r:.200}"],
             hint="import torch before load_training(), as it was when the file was saved, or remove the file",
-        )  # fmt: skip
+        )
     return saved
 
 

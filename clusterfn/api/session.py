@@ -49,9 +49,12 @@ _SHARED = ("cores", "memory_bytes", "gpus")
 _OF_EACH_CALL = ("host", "name", "on_interrupt")
 _NO_OPTIONS = Options()
 _SHOWN: dict[str, Callable[[Any], Any]] = {
-    "memory_bytes": exact_memory, "gpu_memory_bytes": exact_memory, "time_s": exact_time, "stall_s": exact_time,
+    "memory_bytes": exact_memory,
+    "gpu_memory_bytes": exact_memory,
+    "time_s": exact_time,
+    "stall_s": exact_time,
     "scheduler_options": lambda given: dict(*given.values()),
-}  # fmt: skip
+}
 
 
 class Session(concurrent.futures.Executor, NotebookDisplay):
@@ -205,15 +208,19 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         call = self._send(lambda holding: holding.send(cls, args, kwargs, kind.name, True, begins), Options())
 
         def send(
-            function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], of_actor: ActorCall,
+            function: Callable[..., Any],
+            args: tuple[Any, ...],
+            kwargs: Mapping[str, Any],
+            of_actor: ActorCall,
             follow: bool,
-        ) -> SessionCallJob[Any]:  # fmt: skip
+        ) -> SessionCallJob[Any]:
             if self._closed:
                 raise actor_lost(kind.name, "its session is closed", call.host, call.held.id)
             return self._send(
-                lambda holding: holding.send(function, args, kwargs, of_actor.name, follow, of_actor), Options(),
+                lambda holding: holding.send(function, args, kwargs, of_actor.name, follow, of_actor),
+                Options(),
                 lambda: _check_actor(self._holding, call.held, of_actor.actor, kind.name),
-            )  # fmt: skip
+            )
 
         def abandon(number: int) -> None:
             holding = self._holding
@@ -239,9 +246,11 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         return self._send(lambda holding: holding.send(plain, args, kwargs, own.name, follow), own)
 
     def _send(
-        self, send: Callable[[SessionJob], SessionCallJob[R]], own: Options,
+        self,
+        send: Callable[[SessionJob], SessionCallJob[R]],
+        own: Options,
         holding: Callable[[], SessionJob] | None = None,
-    ) -> SessionCallJob[R]:  # fmt: skip
+    ) -> SessionCallJob[R]:
         """Send a call with these options to the session's job, or to the one that `holding` returns."""
         if inside_job():
             import_time.reject_sending_in_job("a session", IN_JOB_INSTEAD)

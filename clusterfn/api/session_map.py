@@ -41,9 +41,12 @@ class SessionMap:
     """
 
     def __init__(
-        self, submit: Callable[..., Job[Any]], iterables: Sequence[Iterable[Any]], timeout: float | None,
+        self,
+        submit: Callable[..., Job[Any]],
+        iterables: Sequence[Iterable[Any]],
+        timeout: float | None,
         buffersize: int | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._pid = os.getpid()
         self._until = None if timeout is None else time.monotonic() + timeout
         self._submit = submit

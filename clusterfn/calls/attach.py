@@ -198,9 +198,11 @@ def _ids(folders: Iterable[tuple[HostState, str]]) -> set[str]:
 
 
 def _no_such(
-    job_id: str, hosts: Sequence[Host], partly_on: Sequence[str] = (),
+    job_id: str,
+    hosts: Sequence[Host],
+    partly_on: Sequence[str] = (),
     silent: Mapping[str, HostError] = MappingProxyType({}),
-) -> ConfigError:  # fmt: skip
+) -> ConfigError:
     host_names = list(dict.fromkeys(host.name for host in hosts if repr(host) not in silent))
     names, elsewhere = ", ".join(host_names), sorted(history.entries(job_id), key=lambda entry: entry.host)
     elsewhere = [entry for entry in elsewhere if entry.host not in {host.name for host in hosts}]

@@ -170,7 +170,7 @@ def send_call(prepared: Prepared, live: bool = False, in_turn: bool = False) -> 
     history.remember(run, prepared.config, spec.results, spec.secrets)
     needs = sending.send_needs(host, payload, prepared.environment)
     run.submitted_at = time.monotonic()
-    sending.submit_job(host, spec, payload, needs, tracker)
+    sending.submit_job(spec, payload, needs, tracker)
     tracker.follow(in_turn)
     leaving.remember_going(run)
     return job, tracker

@@ -107,7 +107,7 @@ async def _retry_or_give_up(run: Run, error: ClusterfnError, look_again: LookAga
         return
     if failed <= len(pauses_s):
         # The bridge itself may be missing on the host: without this the next try would not send it again.
-        run.at.host.contents.forget()
+        run.at.host.contents.distrust()
         loop.begin(look_again(run, pauses_s[failed - 1]))
         return
     lost = await find_loss(run.at.host, run.folder, run.at.scheduler_name)
@@ -169,15 +169,18 @@ async def find_loss(host_state: HostState, folder: str, scheduler_name: str) -> 
     queue = f"; if it is still in the queue of {scheduler.title}, run there: {by_hand}" if by_hand else ""
     return ClusterfnError(
         f"{host} has lost the job's files: its root was removed, or another file system is there",
-        stage="supervisor", evidence=[f"there is no {folder}"],
+        stage="supervisor",
+        evidence=[f"there is no {folder}"],
         hint=f"check {host_state.root} on {host}, and call again{queue}",
-    )  # fmt: skip
+    )
 
 
 async def end_if_stuck(
-    place: QueuePlace, is_over: Callable[[], bool], on_left: Callable[[str], object],
+    place: QueuePlace,
+    is_over: Callable[[], bool],
+    on_left: Callable[[str], object],
     look: Callable[[], Awaitable[None]],
-) -> None:  # fmt: skip
+) -> None:
     """Have the host end a job or group, some seconds after it was asked to stop, if its own processes have not done so.
 
     Args:
@@ -200,7 +203,8 @@ async def end_if_stuck(
         # The host cannot be asked any more.
         if not place.host.is_connected:
             return
-        left = [] if kill else [error.message if isinstance(error, ClusterfnError) else str(error)]
+        problem = error.message if isinstance(error, ClusterfnError) else str(error)
+        left = [] if kill else [problem]
     if kill:
         await look()
     if left:

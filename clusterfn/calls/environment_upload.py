@@ -1,7 +1,7 @@
 """Uploads an environment's packages to a host that lacks them, and starts its builder there: nothing twice.
 
 The host fetches what it can reach, and is sent the rest. The builder continues by itself; a job waits for it on the
-host. It makes the environment by plan.json, which is written here, and `bridge/builder/plan.py` reads it.
+host. `environment/build_plan.py` says what it makes.
 """
 
 from __future__ import annotations
@@ -9,10 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import hashlib
-import json
 import posixpath
-import secrets
 import threading
 import time
 import weakref
@@ -23,16 +20,12 @@ from typing import TYPE_CHECKING, Any
 from clusterfn.bridge import layout
 from clusterfn.bridge.builder.progress import in_words
 from clusterfn.bridge.supervisor.text import counted, format_size
-from clusterfn.config.host_text import reading, shaped
 from clusterfn.display import console
-from clusterfn.environment import download
-from clusterfn.environment.lock import WHEEL
-from clusterfn.environment.project import GIT
+from clusterfn.environment import build_plan, download
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import environment_builder, loop
 from clusterfn.hosts.environment_builder import BuildProgress, RemoteBuild
 from clusterfn.hosts.transfer import Transfer
-from clusterfn.scheduler import job_script
 
 if TYPE_CHECKING:
     from clusterfn.environment.lock import LockedPackage
@@ -49,10 +42,7 @@ FETCHING, SENDING = "download", "send"
 
 # The folder of environments may be shared with a Unix group.
 _GROUP_READS = 0o640
-_TIMEOUT_S = 120.0
 _OFTEN_S = 0.5
-# The version of what goes into the hash of a built wheel: a change here builds all of them again.
-_WHEEL_FORMAT = 1
 # The user hears of uploads of this many bytes and more.
 MUCH = 10**9
 
@@ -168,40 +158,31 @@ def upload_missing(
     """
     if not host.missing([environment.ready]):
         return EnvironmentUpload()
-    draft = plan_document(host, environment, host.settings.making.fetch_on != "client", {})
-    lines = environment_builder.run_builder(host, "lacking", stdin=draft, timeout_s=_TIMEOUT_S)
+    facts = host.connection.facts
+    plan = build_plan.plan_of(environment, facts.version, facts.platform.partition("-")[2])
     # The host fetches some of what is missing, and the rest is sent.
-    wheel, lock = zstd_wheel(host), environment.lock
-    archives = [*lock.archives(environment.platform), *lock.builds(environment.platform), *([wheel] if wheel else [])]
-    known = {package.sha256: package for package in archives}
-    with reading(host.settings.name, "which archives it lacks"):
-        lacking = shaped(lines[-1], {"missing": [str], "unreachable": [str], "sizes": {...: int}})
-        missing = [known[sha256] for sha256 in lacking["missing"]]
-    unreachable = set() if host.settings.making.fetch_on == "host" else set(lacking["unreachable"])
-    unreachable |= {package.sha256 for package in missing if package.url.startswith(GIT)}
-    theirs = [package for package in missing if package.sha256 not in unreachable]
-    ours = [package for package in missing if package.sha256 in unreachable]
-    sizes = download.download_sizes(ours)
+    theirs, ours, known_sizes = environment_builder.ask_lacking(host, plan)
     # The host knows the sizes of what it can reach, and this machine those of the others.
-    tell_download(environment, theirs, ours, {**lacking["sizes"], **sizes}, say)
-    before = host.bridge.lay_out()
-    sent = _send(host, environment, ours, sum(sizes.values()), on_progress)
-    plan = posixpath.join(layout.build_dir(environment.root, environment.id), layout.PLAN)
-    document = plan_document(host, environment, bool(theirs), lacking["sizes"])
+    sizes = download.download_sizes(ours)
+    tell_download(environment, theirs, ours, {**known_sizes, **sizes}, say)
+    size, tell = sum(sizes.values()), _seldom(on_progress)
+
+    def fetched(done: int, of: int, bytes: int) -> None:
+        tell({"stage": FETCHING, "done": done, "of": of, "bytes": bytes, "size": size})
+
+    # Each archive is sent as soon as it is here, while the others are fetched.
+    sent = [
+        host.connection.put(layout.blob(environment.root, sha256), path, mode=_GROUP_READS)
+        for sha256, path in download.download_packages(ours, fetched, environment.indexes)
+    ]
+    before = [*host.bridge.lay_out(), *sent]
+    path = posixpath.join(layout.build_dir(environment.root, environment.id), layout.PLAN)
     # The builder starts once the plan exists, so the plan must arrive after all that it names.
-    planned = host.connection.put(plan, document, mode=_GROUP_READS, after=[*before, *sent])
-    # The builder goes on by itself from here, even if this process ends.
-    return EnvironmentUpload([*before, *sent, planned], sent, _start(host, environment, plan, planned))
-
-
-def _start(host: HostState, environment: LockedEnvironment, plan: str, planned: Reply[bool]) -> RemoteBuild | None:
-    """Start the builder on the machine that ssh reaches; None if each job builds for itself."""
-    if host.settings.making.build_on == "node":
-        return None
-    log = posixpath.join(posixpath.dirname(plan), f"log-{secrets.token_hex(4)}")
-    argv, build = host.bridge.words(layout.BUILD, "build", plan), RemoteBuild(host, log)
-    build.spawn(argv, environment.root, [planned])
-    return build
+    planned = host.connection.put(path, plan.completed(bool(theirs), known_sizes), mode=_GROUP_READS, after=before)
+    # The builder goes on by itself from here, even if this process ends. On some hosts, each job builds for itself.
+    is_shared = host.settings.making.build_on != "node"
+    build = environment_builder.start(host, environment.root, path, planned) if is_shared else None
+    return EnvironmentUpload([*before, planned], sent, build)
 
 
 def tell_download(
@@ -232,21 +213,6 @@ def tell_download(
     say(f"{environment.title}: {size} for {environment.root} on {host}: {', '.join(way)}")
 
 
-def _send(
-    host: HostState, environment: LockedEnvironment, packages: Sequence[LockedPackage], size: int, tell: Progress
-) -> list[Reply[bool]]:
-    """Send each archive as soon as it is here, while the others are fetched: so many bytes, as far as that is known."""
-    tell_seldom = _seldom(tell)
-
-    def fetched(done: int, of: int, bytes: int) -> None:
-        tell_seldom({"stage": FETCHING, "done": done, "of": of, "bytes": bytes, "size": size})
-
-    return [
-        host.connection.put(layout.blob(environment.root, sha256), path, mode=_GROUP_READS)
-        for sha256, path in download.download_packages(packages, fetched, environment.indexes)
-    ]
-
-
 def _seldom(on_progress: Progress) -> Progress:
     """Return a function that reports at most twice a second, and the end."""
     due = [0.0]
@@ -257,80 +223,6 @@ def _seldom(on_progress: Progress) -> Progress:
             on_progress(progress)
 
     return tell
-
-
-def plan_document(host: HostState, environment: LockedEnvironment, fetch: bool, sizes: Mapping[str, int]) -> bytes:
-    """Return plan.json, as decision 14 describes it, with facts that only people read."""
-    wheel, archives = zstd_wheel(host), environment.lock.archives(environment.platform)
-    setup = job_script.modules_setup(host.settings) if any(package.is_source for package in archives) else ""
-    base = environment.base
-    document = {
-        "format": layout.FORMAT,
-        "id": environment.id,
-        "root": environment.root,
-        "platform": environment.platform,
-        "python": list(environment.interpreter.version),
-        "packages": [planned_package(package, environment, setup, sizes) for package in archives],
-        "base": {"path": base.path, "version": base.version} if base else None,
-        "setup": setup,
-        "fetch": fetch,
-        "zstd": _entry(wheel) if wheel else None,
-        "verify": ["torch"] if environment.has_torch else [],
-        "timeout_s": host.settings.making.timeout_s,
-        "purged": host.settings.making.purge_days is not None,
-        "owners": list(host.settings.owners),
-        "about": environment.title,
-        "wanted": list(environment.wanted),
-        "cuda": environment.cuda,
-        "why": environment.why,
-        "virtual": environment.lock.virtual_packages(environment.platform),
-    }
-    return json.dumps(document).encode()
-
-
-def zstd_wheel(host: HostState) -> LockedPackage | None:
-    """Return the wheel by which the host's Python reads .conda archives, if there is one."""
-    facts = host.connection.facts
-    return download.zstandard_wheel(facts.version, facts.platform.partition("-")[2])
-
-
-def planned_package(
-    package: LockedPackage, environment: LockedEnvironment, setup: str, sizes: Mapping[str, int]
-) -> dict[str, Any]:
-    """Return a package of a plan: a source distribution as the wheel that is built from it, whose hash says of what.
-
-    Args:
-        setup: Lines of shell that load the host's modules.
-        sizes: Of archives, by their hashes.
-    """
-    entry = _entry(package, sizes)
-    if not package.is_source:
-        return entry
-    # The hash covers all that the build sees. So a difference gives another wheel, and environments without a
-    # difference share one.
-    archives = environment.lock.archives(environment.platform)
-    others = sorted(archive.sha256 for archive in archives if archive.manager != WHEEL)
-    builds = sorted(build.sha256 for build in package.builds_with)
-    base = environment.base.identity if environment.base else ()
-    seen = [_WHEEL_FORMAT, environment.platform, package.sha256, builds, others, [*base], environment.glibc, setup]
-    return {
-        **entry,
-        "file": f"{package.name}-{package.version}-built.whl",
-        "url": "",
-        "size": 0,
-        "sha256": hashlib.sha256(json.dumps(seen).encode()).hexdigest(),
-        "source": entry,
-        "requires": [_entry(build, sizes) for build in package.builds_with],
-    }
-
-
-def _entry(package: LockedPackage, sizes: Mapping[str, int] | None = None) -> dict[str, Any]:
-    names = ("name", "version", "build", "manager", "file", "url", "sha256")
-    entry = {name: getattr(package, name) for name in names}
-    if package.url.startswith(GIT):
-        # The host never reads repositories: this machine sends what it reads from them.
-        entry["url"] = ""
-    return entry if sizes is None else {**entry, "size": sizes.get(package.sha256, 0)}
 
 
 class BuildDisplay(console.Status):

@@ -300,7 +300,7 @@ def _distrust(host: HostState, fields: Mapping[str, Any]) -> None:
     if fields["kind"] == layout.ENVIRONMENT and fields.get("stage") == "start":
         host.bridge.distrust()
     elif fields["kind"] in (layout.PAYLOAD_BROKEN, layout.ENVIRONMENT):
-        host.contents.forget()
+        host.contents.distrust()
         # The environment was chosen for other GPUs than the job has.
         if fields.get("stage") == layout.GPU_STAGE:
             host.environments.forget()

@@ -12,13 +12,13 @@ from typing import Any, cast
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING
-from clusterfn.calls import conclusion, liveness, sending
+from clusterfn.calls import conclusion, liveness
 from clusterfn.calls.element import ArrayTask, ElementsRefused, NoneWillBegin, OfGroup
 from clusterfn.calls.submission_line import PendingSubmission, Started, WaitingJob
 from clusterfn.config.job_spec import Group
 from clusterfn.errors import ClusterfnError, SubmitError
-from clusterfn.hosts import exit_flush, loop
-from clusterfn.hosts.connection import Reply, SpawnReply
+from clusterfn.hosts import loop
+from clusterfn.hosts.connection import Reply
 from clusterfn.hosts.scheduler_watch import LookCounter, Seen, Silent
 from clusterfn.scheduler import base
 from clusterfn.scheduler.base import JobState, SchedulerLimits, SchedulerVerdict, Submission
@@ -103,7 +103,7 @@ class Elements:
         largest = min(_LARGEST_ARRAY if array is None else array, self._limits.jobs or _LARGEST_ARRAY)
         for some, request in scheduler.elements(self._of.job, numbers, largest):
             elements = _WaitingElements(self, some, numbers, after)
-            self._see(elements, sending.start(self._host, request, after, elements))
+            self.queue.submit(request, after, elements)
 
     def room_for_more(self) -> int:
         """Return how many elements more may run side by side with those that the scheduler has, and are not over."""
@@ -124,15 +124,8 @@ class Elements:
         """Return the submission of elements that the scheduler does not take together with others."""
         elements = _WaitingElements(self, some, numbers, after)
         submission = PendingSubmission(self._host, self.request_for(some), after, elements)
-        self._see(elements, submission)
+        self.queue.see_through(submission, elements)
         return submission
-
-    def _see(self, elements: _WaitingElements, submission: Reply[Any]) -> None:
-        self.queue.submissions.append(submission)
-        starting = loop.start(sending.see_started(self._host, submission, elements))
-        self.queue.starting.append(starting)
-        if isinstance(submission, SpawnReply):
-            exit_flush.await_at_exit(starting)
 
     def submitted(self, some: range, scheduler_id: str, doubt: SubmitError | None) -> None:
         """Take the scheduler's id of elements that were started together; with `doubt` perhaps none were."""
@@ -198,7 +191,7 @@ class Elements:
             self.queue.queue_reason = (self.queue.reason_in_queue(seen) if waits else "") or seen.suspended
         self._show_waiting()
         # The scheduler may know what is being sent, or not yet.
-        if any(_is_being_sent(submission) for submission in list(self.queue.submissions)):
+        if any(_is_being_sent(submission) for submission in self.queue.submissions):
             return
         verdict = self._looks.count(seen, self._host.settings.name)
         # The list is a copy, because another thread may add elements.

@@ -100,7 +100,7 @@ class GroupRun:
         """Fetch the files that `outputs=` names of an item that has returned; say what cannot be fetched."""
         # The host has removed what is damaged, so the next call must send it again.
         if kind == layout.PAYLOAD_BROKEN:
-            self.host.contents.forget()
+            self.host.contents.distrust()
         to = self.group.outputs_to
         for pattern in self.job.outputs if to is not None and kind == layout.RETURNED else ():
             folder, own = self.item_results.work_folder(index), cast(Path, to) / str(index)

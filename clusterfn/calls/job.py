@@ -223,9 +223,11 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
         if dump is None:
             not_now = self.done() or self.state == PENDING
             raise ClusterfnError(
-                f"there are no stacks of job {self.id}: it is {self.status}", host=self.host, job=self.id,
+                f"there are no stacks of job {self.id}: it is {self.status}",
+                host=self.host,
+                job=self.id,
                 hint="ask while it is running" if not_now else "try again; then check its machine",
-            )  # fmt: skip
+            )
         return dump
 
     @public_api
@@ -334,8 +336,9 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
         ]
         return [
             headline(title, self.id, self.state, "", elapsed_s, self.reason),
-            *(f"  {line}" for line in facts), *end_of(run.tail or b""),
-        ]  # fmt: skip
+            *(f"  {line}" for line in facts),
+            *end_of(run.tail or b""),
+        ]
 
     def _may_change(self) -> bool:
         if not self.done() and self._run.tail is None:

@@ -219,7 +219,7 @@ class Tracker(WaitingJob):
 
     async def _conclude_when_answered(self, verdict: SchedulerVerdict) -> None:
         """Conclude it once its submission is answered: a scheduler cannot cancel what it does not know yet."""
-        for starting in list(self.run.queue.starting):
+        for starting in list(self.run.queue.starting.values()):
             await asyncio.wrap_future(starting)
         conclusion.conclude_and_cancel(self.run, verdict, liveness.process_ended)
 
@@ -229,7 +229,7 @@ class Tracker(WaitingJob):
             for tracker in self.host.follow_window.leave(self):
                 loop.begin(tracker._take_turn())
         self.run.queue.stop_waiting()
-        for submission in list(self.run.queue.submissions):
+        for submission in self.run.queue.submissions:
             if not isinstance(submission, PendingSubmission):
                 # The host has not started its script yet, and need not.
                 submission.cancel()

@@ -232,7 +232,7 @@ def _send(one: Prepared, files: Mapping[str, bytes], run: GroupRun) -> None:
     host = one.host
     needs = sending.send_needs(host, one.payload, one.environment)
     sent = [*sending.job_files(one.job, one.payload), *(TreeFile(name, data) for name, data in files.items())]
-    folder = sending.send_folder(host, run.queue, run.group, sent, needs)
+    folder = sending.send_folder(run.queue, run.group, sent, needs)
     leaving.remember_going(run.group)
     run.queue.inputs = one.payload.inputs
     run.start(range(1, run.spec.elements + 1), [*needs.before, folder])

@@ -89,11 +89,11 @@ def checked(fields: Any) -> dict[str, Any]:
     """
     if not isinstance(fields, dict) or fields.get("kind") is None:
         raise ValueError("it has no valid kind of outcome")
-    for name, (expected, each) in _TYPES.items():
+    for name, (expected, entry_type) in _TYPES.items():
         value = fields.get(name)
         entries: Iterable[tuple[Any, Any]] = enumerate(value) if isinstance(value, list) else ()
         entries = value.items() if isinstance(value, dict) else entries
-        if value is not None and not (_is(value, expected) and all(_entry_is(*entry, each) for entry in entries)):
+        if value is not None and not (_is(value, expected) and all(_entry_is(*entry, entry_type) for entry in entries)):
             raise ValueError(f"its {name!r} is {_shown(value)}")
     for name, value in [*fields.items(), *(fields.get("value") or {}).items()]:
         if isinstance(value, (int, float)) and not -_MOST < value < _MOST:
@@ -123,10 +123,10 @@ def is_usage(usage: Any) -> bool:
 
 def _has_numbers(usage: Any, names: Sequence[str], names_of_gpu: Sequence[str]) -> bool:
     gpus = (usage.get("gpus") or []) if isinstance(usage, dict) else None
-    if not (isinstance(gpus, list) and all(isinstance(each, dict) for each in gpus)):
+    if not (isinstance(gpus, list) and all(isinstance(gpu, dict) for gpu in gpus)):
         return False
-    used = [usage.get(name) for name in names] + [each.get(name) for each in gpus for name in names_of_gpu]
-    return all(each is None or (type(each) in (int, float) and -_MOST < each < _MOST) for each in used)
+    used = [usage.get(name) for name in names] + [gpu.get(name) for gpu in gpus for name in names_of_gpu]
+    return all(number is None or (type(number) in (int, float) and -_MOST < number < _MOST) for number in used)
 
 
 def _is(value: Any, expected: type) -> bool:
@@ -153,11 +153,14 @@ def facts_of(outcome: Mapping[str, Any], place: JobLocation) -> dict[str, Any]:
     """Return what every error of this outcome says of it, by the names of `ClusterfnError`."""
     attempt = outcome.get("attempt") or 1
     return {
-        "host": where_of(outcome, place), "job": place.job, "stage": outcome.get("stage"),
-        "evidence": [name_files_as_here(line) for line in outcome.get("evidence") or ()], "hint": outcome.get("hint"),
+        "host": where_of(outcome, place),
+        "job": place.job,
+        "stage": outcome.get("stage"),
+        "evidence": [name_files_as_here(line) for line in outcome.get("evidence") or ()],
+        "hint": outcome.get("hint"),
         "log": f"{place.host}:{layout.attempt_dir(place.folder, attempt)}",
         "retryable": outcome["kind"] in layout.GONE,
-    }  # fmt: skip
+    }
 
 
 def name_files_as_here(text: str) -> str:
@@ -231,33 +234,39 @@ def value_of(
         what = str(error)[:_LONGEST_PART] or "the value is a Python pickle"
         raise _result_error(
             f'{what}: with results="data" {place.host} may return plain data alone',
-            outcome, place,
+            outcome,
+            place,
             hint="return numbers, strings, lists, dicts, dates, paths, arrays or tensors; or write a file and fetch it"
             ' with outputs=; if you trust the host, set results="objects"',
-        ) from None  # fmt: skip
+        ) from None
     except ModuleNotFoundError as error:
         # The package is installed here, so the module is part of another version of it.
         if sys.modules.get((error.name or "").partition(".")[0]):
             raise _cannot_be_loaded(error, outcome, place) from error
         raise _result_error(
-            f"the value needs the module {error.name or error}, which is not installed on this machine", outcome, place,
+            f"the value needs the module {error.name or error}, which is not installed on this machine",
+            outcome,
+            place,
             hint=f"install {PACKAGES.get(error.name or '', error.name or 'it')}, or return plain data",
-        ) from error  # fmt: skip
+        ) from error
     except MemoryError as error:
         raise _result_error(
-            f"the value does not fit into the memory of this machine: {error}", outcome, place,
+            f"the value does not fit into the memory of this machine: {error}",
+            outcome,
+            place,
             hint=f"call clusterfn.attach({place.job!r}).result() on a machine with more memory, or return less",
-        ) from None  # fmt: skip
+        ) from None
     except container.Damaged as error:
         raise _result_error(
-            f"the value is damaged: {error}", outcome, place,
+            f"the value is damaged: {error}",
+            outcome,
+            place,
             hint=f"fetch it again: clusterfn.attach({place.job!r}).result()",
-        ) from None  # fmt: skip
+        ) from None
     except container.OtherPython as error:
         raise _result_error(
-            f"the value was {error}", outcome, place,
-            hint="attach to the job from Python {}.{}".format(*error.wanted),
-        ) from None  # fmt: skip
+            f"the value was {error}", outcome, place, hint="attach to the job from Python {}.{}".format(*error.wanted)
+        ) from None
     except BaseException as error:  # unpickling runs the user's code, which may raise SystemExit too
         raise _cannot_be_loaded(error, outcome, place) from error
 

@@ -264,7 +264,7 @@ def _about_missing_module(outcome: Mapping[str, Any], host: str) -> str | None:
             f"{python} on {host} has no metadata of {name}: install {name} there; if it is your own project, "
             "install it on this machine (pip install -e .), and clusterfn sends its metadata with its source"
         )
-    compiled = next((each for each in modules.compiled_in(top) if f"{name}.".startswith(f"{each.name}.")), None)
+    compiled = next((module for module in modules.compiled_in(top) if f"{name}.".startswith(f"{module.name}.")), None)
     if compiled:
         return (
             f"{compiled.name} is your own, and is not sent, because {compiled.extension.name} is compiled for your "
@@ -277,8 +277,9 @@ def _about_missing_module(outcome: Mapping[str, Any], host: str) -> str | None:
         remote_version = host_text.shell_word(missing.get("version") or "another version")
         ours = serialization.part("load_failure").version_of(top) or "another version"
         return f"{top} in {python} on {host} has no {name}: it is {remote_version} there, and {ours} on this machine"
-    named = (each for each in roots.installed() if top in each.top_level or each.metadata.name.startswith(f"{top}-"))
-    folder = next((each.origin for each in named if each.origin), "")
+    with_origin = (distribution for distribution in roots.installed() if distribution.origin)
+    named = (own for own in with_origin if top in own.top_level or own.metadata.name.startswith(f"{top}-"))
+    folder = next((distribution.origin for distribution in named), "")
     if folder:
         return (
             f"{top} is your own project, installed on this machine from {folder}: after `pip install -e {folder}`, "

@@ -11,17 +11,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
-from clusterfn.calls.submission_line import PendingSubmission
+from clusterfn.calls.submission_line import PendingSubmission, Started, WaitingJob
 from clusterfn.errors import Cancelled, ClusterfnError, HostError, SubmitError, Unsatisfiable
 from clusterfn.hosts import exit_flush, loop, remote_files
+from clusterfn.hosts.connection import Reply, SpawnReply
 from clusterfn.packing.dependencies import describe_open
+from clusterfn.scheduler.base import Answer
 
 if TYPE_CHECKING:
-    from clusterfn.hosts.connection import Completed, Reply
+    from clusterfn.hosts.connection import Completed
     from clusterfn.hosts.host_state import HostState
     from clusterfn.hosts.transfer import Sending
     from clusterfn.packing.dependencies import Reference
-    from clusterfn.scheduler.base import JobState
+    from clusterfn.scheduler.base import JobState, Submission
 
 _TIMEOUT_S = 60.0
 _DROP_S = 15.0
@@ -40,8 +42,7 @@ class QueuePlace:
     Attributes:
         sending: All that is sent for it, if this process does so.
         laid_out: The answer to the sending of its folder, if this process has sent it.
-        submissions: The requests that start it.
-        starting: What sees these through.
+        starting: By the requests that start it and are not answered yet, what sees these through.
         queue_reason, other_reason: Why it waits for its turn, and what it waits for in addition; "" for nothing.
         inputs: The jobs whose values it takes, as far as this process knows them.
         is_refused: Whether the scheduler does not take it for now.
@@ -50,15 +51,14 @@ class QueuePlace:
     # A program may have 100,000 waiting jobs.
     __slots__ = (
         "folder", "host", "inputs", "is_refused", "laid_out", "other_reason", "queue_reason", "scheduler_name",
-        "sending", "starting", "submissions",
+        "sending", "starting",
     )  # fmt: skip
 
     def __init__(self, host: HostState, folder: str, scheduler_name: str) -> None:
         self.host, self.folder, self.scheduler_name = host, folder, scheduler_name
         self.sending: Sending | None = None
         self.laid_out: Reply[bool] | None = None
-        self.submissions: list[Reply[Any]] = []
-        self.starting: list[concurrent.futures.Future[None]] = []
+        self.starting: dict[Reply[Any], concurrent.futures.Future[None]] = {}
         self.queue_reason = ""
         self.other_reason = ""
         self.inputs: Sequence[Reference] = ()
@@ -83,9 +83,65 @@ class QueuePlace:
         return self.is_refused and not all(submission.done() for submission in self.submissions)
 
     @property
+    def submissions(self) -> list[Reply[Any]]:
+        """The requests that start it, and are not answered yet."""
+        return list(self.starting)
+
+    @property
     def refusal_note(self) -> str:
         """The file on the host by which others know that it waits in this program; "" if it does not."""
         return posixpath.join(self.folder, layout.REFUSED) if self.waits_here else ""
+
+    def submit(self, request: Submission, after: Sequence[Reply[Any]], job: WaitingJob) -> None:
+        """Submit to the scheduler, or spawn on a host without one, once `after` has succeeded. Does not wait.
+
+        A script may end right after this: Python waits at its exit until the host has answered.
+        """
+        if request.do == "spawn":
+            template = request.template and request.template._asdict()
+            spawned = self.host.connection.spawn(
+                request.argv, request.cwd, request.log, unset=request.unset, after=after, template=template
+            )
+            exit_flush.await_at_exit(self.see_through(spawned, job))
+            return
+        submission = PendingSubmission(self.host, request, after, job)
+        submission.start()
+        self.see_through(submission, job)
+
+    def see_through(self, submission: Reply[Any], job: WaitingJob) -> concurrent.futures.Future[None]:
+        """Tell the job what becomes of what was submitted for it: its start, or why not, and the end of its script."""
+        starting = self.starting[submission] = loop.start(self._see_started(submission, job))
+        # A program may have 100,000 waiting jobs, so what is answered is not kept; it may be answered already.
+        starting.add_done_callback(lambda _: self.starting.pop(submission, None))
+        return starting
+
+    async def _see_started(self, submission: Reply[Any], job: WaitingJob) -> None:
+        try:
+            answer = await submission
+            # A submission to a scheduler has told its job itself, or was withdrawn.
+            if not isinstance(submission, SpawnReply):
+                return
+            started = Started(self.host.scheduler.submitted(Answer(pid=answer.pid, starttime=answer.starttime)))
+        except (ClusterfnError, concurrent.futures.CancelledError) as error:
+            # It was refused, or not all that it needs has arrived.
+            job.refused(error)
+            return
+        job.taken(started)
+        loop.begin(self._see_script(submission, job))
+
+    async def _see_script(self, spawned: SpawnReply, job: WaitingJob) -> None:
+        """Await the end of a script that was spawned."""
+        try:
+            status = await spawned.exited
+        except (ClusterfnError, concurrent.futures.CancelledError):
+            # A connection that was closed on purpose must not be opened again to ask.
+            return
+        # Without a status, the host's agent no longer knows the script, which ends or waits without any further report.
+        waits = status is not None and status == self.host.scheduler.queued_status
+        if status is None or waits:
+            job.queued()
+        if not waits:
+            await job.script_ended()
 
     def note_refusal(self, reason: str) -> None:
         """Say on the host why it is not in the queue, for others who look for it there."""
@@ -121,7 +177,7 @@ class QueuePlace:
 
     def withdraw_submissions(self) -> None:
         """Submit nothing again: in the queue after it was cancelled, it would run all the same."""
-        for submission in list(self.submissions):
+        for submission in self.submissions:
             if isinstance(submission, PendingSubmission):
                 submission.withdraw()
 
@@ -147,7 +203,7 @@ class QueuePlace:
             return
         self.withdraw_submissions()
         what = f"waiting for {self.host.settings.name} to answer the submission of {self.scheduler_name}"
-        for starting in list(self.starting):
+        for starting in list(self.starting.values()):
             loop.result(starting, what, _TIMEOUT_S)
 
     def open_requests(self) -> list[Reply[Any]]:
@@ -210,7 +266,7 @@ class QueuePlace:
         # The folder appears as a whole.
         if self.sending is None or not self.sending.drop(self.host.connection, self.folder, _DROP_S):
             return False
-        for submission in list(self.submissions):
+        for submission in self.submissions:
             if isinstance(submission, PendingSubmission):
                 submission.drop()
         return True

@@ -179,8 +179,9 @@ def wait_until_caught_up(is_caught_up: Callable[[], bool]) -> None:
     """Wait until the condition holds, or for as long as a host may take to send what it has."""
     spoken_wait.wait(
         functools.partial(_look_until, is_caught_up, _LOOK_S),
-        lambda: "waiting for what the host has of the job so far", _CATCH_UP_S,
-    )  # fmt: skip
+        lambda: "waiting for what the host has of the job so far",
+        _CATCH_UP_S,
+    )
 
 
 def _look_until(is_over: Callable[[], bool], pause_s: float, seconds: float | None) -> bool:
@@ -270,7 +271,7 @@ def request_stack_dump(connection: HostConnection, folder: str, keep_waiting: Ca
         spoken_wait.wait(
             functools.partial(_look_until, is_over, _STACK_LOOK_S),
             lambda: "waiting for the supervisor of the job to show where it is",
-        )  # fmt: skip
+        )
         return printable(name_files_as_here(answer.result(0).decode("utf-8", "replace"))) if answer.done() else None
     finally:
         left = [place] if answer.done() else [place, question]
@@ -295,9 +296,10 @@ def remove_jobs(host: HostState, ids: Sequence[str], *, dry: bool = False) -> di
     answer = host.bridge.supervise("remove", *words, timeout_s=_REMOVAL_S).result(_REMOVAL_S + _TIMEOUT_S)
     if answer.rc != 0:
         raise ClusterfnError(
-            f"{host.settings.name} could not remove the jobs", host=host.settings.name,
+            f"{host.settings.name} could not remove the jobs",
+            host=host.settings.name,
             evidence=last_lines(answer.err, 5),
             hint=f"check {host.root}/jobs on the host: is its file system mounted, and can you write to it?",
-        )  # fmt: skip
+        )
     with reading(host.settings.name, "its list of removed jobs"):
         return dict(shaped(json.loads(answer.out), _REMOVAL))

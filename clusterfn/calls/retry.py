@@ -70,7 +70,7 @@ def retry_items(old: GroupRun, failed: Sequence[int]) -> GroupRun:
     console.tell(f"{job.id[:SHORT]} {job.name} on {group.host} (again, of {group.id[:SHORT]}): {shared}")
     run = GroupRun(old.host, job, retry, old.limits, (old, failed))
     sent = [TreeFile(name, data, 0o700 if name == layout.SCRIPT else 0o600) for name, data in files.items()]
-    folder = sending.send_folder(old.host, run.queue, retry, sent, sending.Uploads([], {}))
+    folder = sending.send_folder(run.queue, retry, sent, sending.Uploads([], {}))
     run.start(range(1, run.spec.elements + 1), [folder])
     leaving.remember_going(retry)
     return run

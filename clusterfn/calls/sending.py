@@ -20,17 +20,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.calls import job_display
-from clusterfn.calls.submission_line import PendingSubmission, Started, WaitingJob
 from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.hosts import bridge_bundle, loop
-from clusterfn.hosts.connection import Needed, Reply, SpawnReply, TreeFile
-from clusterfn.hosts.exit_flush import await_at_exit
+from clusterfn.hosts.connection import Needed, Reply, TreeFile
 from clusterfn.hosts.rpc.file_requests import FileHead
 from clusterfn.hosts.transfer import Sending
 from clusterfn.packing.files import FileUpload
 from clusterfn.scheduler import job_script
-from clusterfn.scheduler.base import Answer, Submission
 
 if TYPE_CHECKING:
     from clusterfn.calls.environment_upload import EnvironmentUpload
@@ -60,70 +57,13 @@ def await_room(host: HostState) -> None:
             console.tell(f"waiting to send more calls to {host.settings.name}: {why}")
 
 
-def submit_job(host: HostState, spec: JobSpec, payload: Payload, needs: Uploads, tracker: Tracker) -> None:
-    """Put the job's folder and its start on the stream, after what it needs; its entry gets a refusal later."""
-    folder = send_folder(host, tracker.run.queue, tracker.run, job_files(spec, payload), needs)
-    submission = start(host, host.scheduler.submission(spec), [folder], tracker)
-    tracker.run.queue.submissions.append(submission)
-    starting = loop.start(_see_answered(tracker, submission))
-    tracker.run.queue.starting.append(starting)
-    if isinstance(submission, SpawnReply):
-        await_at_exit(starting)
+def submit_job(spec: JobSpec, payload: Payload, needs: Uploads, tracker: Tracker) -> None:
+    """Put the job's folder and its start on the stream, after what it needs; its tracker gets a refusal later."""
+    queue = tracker.run.queue
+    folder = send_folder(queue, tracker.run, job_files(spec, payload), needs)
+    queue.submit(tracker.host.scheduler.submission(spec), [folder], tracker)
     if needs.environment is not None:
         needs.environment.report_to(tracker.waits_for, tracker.cannot_have)
-
-
-async def _see_answered(tracker: Tracker, submission: Reply[Any]) -> None:
-    await see_started(tracker.host, submission, tracker)
-    tracker.run.queue.submissions.clear()
-    tracker.run.queue.starting.clear()
-
-
-def start(host: HostState, request: Submission, after: Sequence[Reply[Any]], job: WaitingJob) -> Reply[Any]:
-    """Submit to the scheduler, or spawn on a host without one, once `after` has succeeded; `see_started` awaits that.
-
-    A script may end right after this: Python waits at its exit until the host has answered what is submitted to a
-    scheduler; the caller sees to that for a process, with what awaits its start.
-    """
-    if request.do == "spawn":
-        template = request.template and request.template._asdict()
-        return host.connection.spawn(
-            request.argv, request.cwd, request.log, unset=request.unset, after=after, template=template
-        )
-    submission = PendingSubmission(host, request, after, job)
-    submission.start()
-    return submission
-
-
-async def see_started(host: HostState, submission: Reply[Any], job: WaitingJob) -> None:
-    """Await the answer to what `start` has submitted, for the job: its start, or why not, and the end of its script."""
-    try:
-        answer = await submission
-        # A submission to a scheduler has told its job itself, or was withdrawn.
-        if not isinstance(submission, SpawnReply):
-            return
-        started = Started(host.scheduler.submitted(Answer(pid=answer.pid, starttime=answer.starttime)))
-    except (ClusterfnError, concurrent.futures.CancelledError) as error:
-        # It was refused, or not all that it needs has arrived.
-        job.refused(error)
-        return
-    job.taken(started)
-    loop.begin(_see_script(host, submission, job))
-
-
-async def _see_script(host: HostState, spawned: SpawnReply, job: WaitingJob) -> None:
-    """Await the end of a script that was spawned."""
-    try:
-        status = await spawned.exited
-    except (ClusterfnError, concurrent.futures.CancelledError):
-        # A connection that was closed on purpose must not be opened again to ask.
-        return
-    # Without a status, the host's agent no longer knows the script, which ends or waits without any further report.
-    waits = status is not None and status == host.scheduler.queued_status
-    if status is None or waits:
-        job.queued()
-    if not waits:
-        await job.script_ended()
 
 
 # what is sent
@@ -195,7 +135,7 @@ def _needed(host: HostState, needs: Uploads) -> Needed:
 
     async def send_again(paths: list[str]) -> HostError | None:
         # The host has just found these missing or damaged, so what this process remembers of them is wrong.
-        host.contents.forget(paths)
+        host.contents.distrust(paths)
         error: BaseException | None = None
         try:
             sent = await loop.in_thread(
@@ -234,18 +174,14 @@ def module_folders(spec: JobSpec, payload: Payload) -> tuple[str, ...]:
 
 
 def send_folder(
-    host: HostState,
-    place: QueuePlace,
-    job: Run | GroupState,
-    files: Sequence[TreeFile],
-    needs: Uploads,
-    durable: bool | None = None,
+    place: QueuePlace, job: Run | GroupState, files: Sequence[TreeFile], needs: Uploads, durable: bool | None = None
 ) -> Reply[bool]:
     """Send the job's own folder, which appears as a whole once all it needs is there, and show how far all of that is.
 
     Args:
         durable: Whether it must survive a power cut; by default if the scheduler's queue does.
     """
+    host = place.host
     sync = host.scheduler.has_nodes if durable is None else durable
     after = [*needs.inputs, *needs.before]
     folder = host.connection.put_tree(place.folder, files, sync=sync, after=after, needs=_needed(host, needs))

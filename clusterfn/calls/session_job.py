@@ -189,7 +189,7 @@ class SessionJob:
             TreeFile(layout.PAYLOAD, payload.data, _PRIVATE),
             TreeFile(layout.CALL, json.dumps(facts).encode(), _PRIVATE),
         ]
-        sent = sending.send_folder(self._host, call.tracker.run.queue, call.tracker.run, files, needs, durable=False)
+        sent = sending.send_folder(call.tracker.run.queue, call.tracker.run, files, needs, durable=False)
         self._sending.add(sent)
         loop.begin(self._see_sent(call, sent))
         if call.tracker.run.queue.sending is not None:

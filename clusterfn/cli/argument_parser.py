@@ -159,7 +159,9 @@ def add_arguments(command: argparse._ActionsContainer, arguments: Mapping[str, s
         names, metavar, count, default = match.groups()
         how: dict[str, Any] = {"action": "store_true"}
         if metavar:
-            kind = float if metavar == "SECONDS" or "." in (default or "")[1:] else int if metavar == "N" else str
+            kind: type[float | str] = int if metavar == "N" else str
+            if metavar == "SECONDS" or "." in (default or "")[1:]:
+                kind = float
             several = count in ("*", "+")
             how = {"metavar": metavar, "type": kind, "default": [] if several else default and kind(default)}
             # Only an option may be repeated.
@@ -259,8 +261,8 @@ def _suggest_words(parser: argparse.ArgumentParser, message: str, typed: Sequenc
 def _unknown_command(parser: argparse.ArgumentParser, word: str, choices: Sequence[str], typed: Sequence[str]) -> str:
     """Say what is wrong with a word where a command is expected, or with an option before it."""
     before = typed[: typed.index(word)] if word in typed else ()
-    options, words = _options(parser), [each for each in before if each.startswith("-")]
-    stray = next((each for each in words if not any(option.startswith(each) for option in options)), None)
+    options, words = _options(parser), [word for word in before if word.startswith("-")]
+    stray = next((word for word in words if not any(option.startswith(word) for option in options)), None)
     if stray is not None:
         # argparse took the value of an unknown option for the command.
         return f"{_UNKNOWN}{stray}{_near_option(parser, stray, typed)}"
@@ -287,13 +289,15 @@ def _near_option(parser: argparse.ArgumentParser, word: str, typed: Sequence[str
         is_number = command in _RUN_FILES and word[1:2].isdigit()
         return f"; put -- before it: {parser.prog} ... -- {word}" if is_number else ""
     name = match[1].replace("_", "-")
-    names = [each[2:] for each in _options(parser) if each.startswith("--")]
+    names = [option[2:] for option in _options(parser) if option.startswith("--")]
     near = ALIASES.get(name.replace("-", "_"), name).replace("_", "-")
     if near not in names:
         near = nearest_word(name, [*names, "host"], _ALIKE) or ""
     takes_command = any(action.metavar == "COMMAND" for action in parser._actions)
     if near == "host":
-        rest = " FILE.py::FUNCTION" if command in _RUN_FILES else " ID" if command in _TAKE_IDS else ""
+        rest = " ID" if command in _TAKE_IDS else ""
+        if command in _RUN_FILES:
+            rest = " FILE.py::FUNCTION"
         host = f"{' COMMAND' if takes_command else ''} {_value(typed, word, match, 'HOST')}{rest}"
         return f"; write the host without --host: {parser.prog}{host}"
     tip = f"; did you mean --{near}?" if near else ""

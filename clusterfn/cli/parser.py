@@ -54,10 +54,11 @@ _HOSTS = {
 _SINCE = {"--since TIME": "only those sent since then: 2h, 7d or 2026-03-31"}
 _FILTERS = {
     "-n --number N": "only the N newest",
-    "--state STATE[,STATE]":
-        "only these: pending, running, returned, raised, died, cancelled, ...; active, ended, failed",
+    "--state STATE[,STATE]": (
+        "only these: pending, running, returned, raised, died, cancelled, ...; active, ended, failed"
+    ),
     **_SINCE,
-}  # fmt: skip
+}
 _DRY_RUN = {"--dry-run": "remove nothing; show what would be removed"}
 _YES = {"--yes": "do not ask where -n or --all means several jobs"}
 _CORES_AND_MEMORY = {"--cores N": None, "--memory AMOUNT": "such as 16GB"}
@@ -99,23 +100,29 @@ def _add_init(commands: Any) -> None:
         "address ADDRESS?": "user@name, user@name:port, or an alias of ~/.ssh/config",
     })  # fmt: skip
     answers = command.add_argument_group("answers in advance; without them clusterfn asks")
-    add_arguments(answers, {
-        "--name NAME": "what to call it in clusterfn.yml",
-        "--fingerprint SHA256:...*": "trust the key that has this fingerprint",
-        "--replace": "replace a different key of the host in known_hosts",
-        "--no-key": "create no SSH key, and copy none to the host",
-    })  # fmt: skip
+    add_arguments(
+        answers,
+        {
+            "--name NAME": "what to call it in clusterfn.yml",
+            "--fingerprint SHA256:...*": "trust the key that has this fingerprint",
+            "--replace": "replace a different key of the host in known_hosts",
+            "--no-key": "create no SSH key, and copy none to the host",
+        },
+    )
     about = "a machine without a queue, SLURM, or Grid Engine"
     answers.add_argument("--scheduler", choices=["bare", *SCHEDULERS], help=about)
-    add_arguments(answers, {
-        "--scheduler-path FOLDER": "the host's folder that has sbatch or qsub, where no login shell finds them",
-        "--root FOLDER": "the host's folder for jobs, results and your code",
-        "--environment WHICH": "the Python that runs your functions",
-        "--partition NAME": "the partition of SLURM, or the queue of Grid Engine, for jobs without GPUs",
-        "--gpu-partition NAME": "the partition of SLURM, or the queue of Grid Engine, for jobs with GPUs",
-        "--account NAME": "the SLURM account to charge",
-        "--yes": "accept all defaults; host keys are still confirmed",
-    })  # fmt: skip
+    add_arguments(
+        answers,
+        {
+            "--scheduler-path FOLDER": "the host's folder that has sbatch or qsub, where no login shell finds them",
+            "--root FOLDER": "the host's folder for jobs, results and your code",
+            "--environment WHICH": "the Python that runs your functions",
+            "--partition NAME": "the partition of SLURM, or the queue of Grid Engine, for jobs without GPUs",
+            "--gpu-partition NAME": "the partition of SLURM, or the queue of Grid Engine, for jobs with GPUs",
+            "--account NAME": "the SLURM account to charge",
+            "--yes": "accept all defaults; host keys are still confirmed",
+        },
+    )
 
 
 def _add_hosts(commands: Any) -> None:
@@ -167,13 +174,17 @@ def _add_calls(commands: Any) -> None:
         "--outputs PATTERN*":
             "fetch files that match, such as '*.pt', into this folder at the end; can be repeated",
     }, "the value, or the exit status of a command; what it prints goes to stderr")  # fmt: skip
-    add_arguments(command.add_argument_group("of a command or a script"), {
-        "--map NAME=VALUE,VALUE*":
-            "run it once for each value, which takes the place {NAME}; several --map: for each combination",
-        "--max-parallel N": "with --map: how many run at the same time",
-        "--result FILE": "print what is in this JSON file, which the command writes",
-        "--stdin FILE": "a local file for its standard input (what is piped in)",
-    })  # fmt: skip
+    add_arguments(
+        command.add_argument_group("of a command or a script"),
+        {
+            "--map NAME=VALUE,VALUE*": (
+                "run it once for each value, which takes the place {NAME}; several --map: for each combination"
+            ),
+            "--max-parallel N": "with --map: how many run at the same time",
+            "--result FILE": "print what is in this JSON file, which the command writes",
+            "--stdin FILE": "a local file for its standard input (what is piped in)",
+        },
+    )
     about = "show what run would send and start; sends nothing"
     command = _add_call(commands, "script", "run.script", about, {}, "one object")
     command.set_defaults(map=[], result=None, stdin=None)
@@ -212,10 +223,13 @@ def _add_call(commands: Any, name: str, run: str, about: str, more: dict[str, st
     })  # fmt: skip
     about = "a variable of this machine that only this job gets; can be repeated"
     options.add_argument("--secret", dest="secrets", metavar="NAME", action="append", default=[], help=about)
-    add_arguments(options, {
-        "--env NAME=VALUE*": "a variable of the job; can be repeated",
-        "--slurm OPTION=VALUE*": "an option of sbatch by its long name, such as partition=gpu; can be repeated",
-    })  # fmt: skip
+    add_arguments(
+        options,
+        {
+            "--env NAME=VALUE*": "a variable of the job; can be repeated",
+            "--slurm OPTION=VALUE*": "an option of sbatch by its long name, such as partition=gpu; can be repeated",
+        },
+    )
     return command
 
 
@@ -232,9 +246,10 @@ def _add_jobs(commands: Any) -> None:
     }, json="one object", usage=usage, mixes=True)  # fmt: skip
     which = command.add_mutually_exclusive_group()
     for stream, about in (
-        ("stdout", "stdout alone"), ("stderr", "stderr alone, which a pipe then gets"),
+        ("stdout", "stdout alone"),
+        ("stderr", "stderr alone, which a pipe then gets"),
         ("scheduler", "what the scheduler and clusterfn's supervisor wrote"),
-    ):  # fmt: skip
+    ):
         which.add_argument(f"--{stream}", action="store_const", dest="stream", const=stream, help=about)
     about = "wait for a job and print its value"
     add_command(commands, "result", "output.result", about, one, json="the value", usage=usage, mixes=True)
@@ -293,7 +308,7 @@ def _add_env(commands: Any, show_help: Command) -> None:
         ("show", "env.show_environment", "show everything about an environment"),
         ("verify", "env.verify_environment", "restore missing files, and import its packages"),
         ("remove", "env.remove_environment", "remove an environment that no job uses"),
-    ):  # fmt: skip
+    ):
         add_command(words, name, run, about, one, json="one object", usage=usage, mixes=True)
     add_command(words, "gc", "env.remove_unused", "remove environments not used for a long time", {
         **_HOST, "--days N=30.0": "not used for N days (30)", "--keep N=5": "keep the N most recently used (5)",

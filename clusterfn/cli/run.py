@@ -37,8 +37,7 @@ from clusterfn.bridge.worker.command_line import places_in
 from clusterfn.calls import call
 from clusterfn.calls.group import JobGroup
 from clusterfn.cli import target
-from clusterfn.cli.command_advice import advise
-from clusterfn.cli.submission import await_sent, call_options, leave, start_detached
+from clusterfn.cli.submission import advise, await_sent, call_options, leave, start_detached
 from clusterfn.config import config_file
 from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, CommandFailed, ConfigError, MapError

@@ -1,11 +1,14 @@
-"""What `run` does alike for a function and for a command: the options that override @cluster, and --detach."""
+"""What `run` does alike for a function and for a command: the options that override @cluster, --detach, and advice."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import time
 from typing import Any
 
+from clusterfn.api.command import ONE_TASK
 from clusterfn.api.decorator import ClusterFunction
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.calls import leaving
@@ -13,8 +16,10 @@ from clusterfn.calls.group import JobGroup
 from clusterfn.calls.job import Job, run_of
 from clusterfn.config.option_checks import read_requeue
 from clusterfn.display import console
-from clusterfn.errors import Cancelled, ConfigError, HostError, SubmitError, Unsatisfiable
+from clusterfn.errors import Cancelled, CommandFailed, ConfigError, HostError, SubmitError, Unsatisfiable
 from clusterfn.hosts import exit_flush, loop
+from clusterfn.packing.project import explain
+from clusterfn.packing.project.model import Project
 
 _LOOK_S = 0.05
 OPTIONS = (
@@ -88,3 +93,41 @@ def await_sent(job: Job[Any] | JobGroup[Any, Any]) -> None:
 def print_sent(job: Job[Any] | JobGroup[Any, Any], as_json: bool) -> None:
     """Print the id of a job that was sent."""
     print(console.as_json({"id": job.id, "name": job.name, "host": job.host}) if as_json else job.id)
+
+
+# The exit status of argparse, click and getopt for wrong options.
+_WRONG_USAGE = 2
+_ADVICE = (
+    (re.compile(r"\b(?:conda|mamba|micromamba): (?:command )?not found|[Cc]onda init"),
+     "the command already runs in the environment of the host; for another: --environment conda:NAME"),
+    (re.compile(r"\bmodule: (?:command )?not found"),
+     "the host loads modules before the command: modules: [NAME] below the host in clusterfn.yml"),
+    (re.compile(r"\bsrun: (?:command )?not found"), f"the host has no srun; {ONE_TASK}"),
+    (re.compile(r"\bcd: "),
+     "a script runs in a copy of its project: leave out that cd; --cwd names a folder of the host instead"),
+    (re.compile(r"Requested operation is presently disabled"),
+     "SLURM may not start this job again: allow it with --requeue preempted"),
+    (re.compile(r"not a git repository|InvalidGitRepositoryError"),
+     "the copy of the project has no .git: $CLUSTERFN_GIT_COMMIT names its commit"),
+)  # fmt: skip
+_UNSET = re.compile(r"KeyError: '(\w+)'$|\b(\w+): (?:unbound variable|parameter not set)")
+
+
+def advise(error: CommandFailed, project: Project | None, args: argparse.Namespace) -> str | None:
+    """Return what to do about a failed command; None if nothing shows it."""
+    after = args.script_words if args.command_words is None else args.command_words
+    options = {f"--{name.replace('_', '-')}" for name in (*OPTIONS, "detach", "partition", "map")}
+    stray = next((word for word in after or () if word.partition("=")[0] in options), None)
+    if error.exit_status == _WRONG_USAGE and stray:
+        place = "the script" if args.command_words is None else "--"
+        return f"{stray} went to the command: options of clusterfn come before {place}"
+    lines = error.evidence or ()
+    if project is not None and (said := explain.of_command(lines, project)):
+        return said
+    # Scripts go on after `module load` and `conda activate` have failed, so the last line counts.
+    for line in reversed(lines):
+        if (unset := _UNSET.search(line)) and (name := unset[1] or unset[2]) in os.environ:
+            return f'{name} is set here, and not in the job: --env {name}="${name}", or --secret {name}'
+        if what := next((what for pattern, what in _ADVICE if pattern.search(line)), None):
+            return what
+    return None

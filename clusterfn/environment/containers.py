@@ -167,8 +167,7 @@ def make_script(kind: str, image: str, command: Sequence[str], binds: Sequence[s
     if is_path:
         lines.append('[ -e "$image" ] || refuse "$image does not exist on the host"')
     if runtime is None:
-        words = " ".join('"$image"'.join(quote(part) if part else "" for part in word.split(IMAGE))
-                         for word in command)  # fmt: skip
+        words = " ".join('"$image"'.join(quote(part) if part else "" for part in word.split(IMAGE)) for word in command)
         return "\n".join([*lines, f'exec {words} python3 "$@"'])
     lines.append(runtime.enter)
     # The last one that is put before the others is mounted first: folders of the user come after those of clusterfn.

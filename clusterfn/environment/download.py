@@ -24,14 +24,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-import yaml
-
 from clusterfn.bridge.builder import fetch as builders
-from clusterfn.bridge.builder.errors import BuildFailed
 from clusterfn.bridge.builder.plan import PlannedPackage, masked
+from clusterfn.bridge.builder.progress import BuildFailed
 from clusterfn.bridge.supervisor import publish
 from clusterfn.config import places
-from clusterfn.environment.lock import LockedPackage, file_name
+from clusterfn.environment.lock import LockedPackage
 from clusterfn.environment.package_sources import with_credentials, without_password
 from clusterfn.environment.project import GIT
 from clusterfn.errors import EnvironmentBuildError, LockError
@@ -39,7 +37,6 @@ from clusterfn.errors import EnvironmentBuildError, LockError
 AT_ONCE = 4
 # Some servers answer 404 for what one may not see.
 _DENIED = re.compile(r"HTTP (401|403|404)\b")
-_ZSTD_TABLE = Path(__file__).with_name("zstd.yml")
 
 Progress = Callable[[int, int, int], None]
 """Called with how many packages are complete, of how many, and the bytes downloaded so far."""
@@ -135,15 +132,6 @@ def _planned(package: LockedPackage) -> PlannedPackage:
     return PlannedPackage(
         package.name, package.version, package.build, package.manager, package.file, package.url, package.sha256, 0
     )
-
-
-def zstandard_wheel(python: tuple[int, ...], machine: str) -> LockedPackage | None:
-    """Return the wheel with which a host's old Python reads .conda packages; None if `zstd.yml` has none for it."""
-    for address in yaml.safe_load(_ZSTD_TABLE.read_text(encoding="utf-8")):
-        url, _, sha256 = address.partition("#sha256=")
-        if f"-cp{python[0]}{python[1]}-" in url and url.endswith(f"_{machine}.whl"):
-            return LockedPackage("zstandard", file_name(url).split("-")[1], "pip", url, sha256, machine)
-    return None
 
 
 # All files get one time: a checkout has the time at which it was made.

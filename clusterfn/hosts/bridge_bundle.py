@@ -35,7 +35,7 @@ _NOT_IN_JOBS = (
     "calls/element.py", "calls/following.py", "calls/group_elements.py", "calls/group_rest.py",
     "calls/group_run.py", "calls/job_tracker.py", "calls/mapping.py",
     "calls/retry.py", "calls/sent_group.py", "calls/session_", "calls/sending.py", "cli/",
-    "environment/conda_", "environment/download.py", "environment/environment_files.py",
+    "environment/build_plan.py", "environment/conda_", "environment/download.py", "environment/environment_files.py",
     "environment/lock", "environment/package", "environment/project", "environment/python_source.py",
     "environment/resolve.py", "environment/solve",
     "environment/source_distributions.py", "environment/specification.py", "environment/torch_build.py",
@@ -49,7 +49,7 @@ _NOT_IN_JOBS = (
     "hosts/transports/openssh.py", "hosts/transports/paramiko",
     "hosts/transports/shared_login.py",
     "hosts/transports/ssh_", "hosts/transports/trust.py",
-    "scheduler/login_node.py", "scheduler/slurm/directive_values.py", "scheduler/slurm/script.py",
+    "scheduler/slurm/script.py",
     "integrations/jupyter/",
 )  # fmt: skip
 # Modules that jobs get import these: errors, for example, format themselves with `text`.
@@ -157,7 +157,7 @@ class HostContents:
         # Unlike the monotonic clock, this one also counts the time in
         # which a laptop sleeps. It may be set back, hence `abs`.
         if abs(time.time() - self._since) > _BELIEVED_S:
-            self.forget()
+            self.distrust()
         self._take_answer(path)
         return path in self._present
 
@@ -165,7 +165,7 @@ class HostContents:
         """Take note that these are there."""
         self._present.update(paths)
 
-    def forget(self, paths: Sequence[str] | None = None) -> None:
+    def distrust(self, paths: Sequence[str] | None = None) -> None:
         """Believe no longer that these, or any, are there; what is on its way still comes."""
         if paths is None:
             self._since = time.time()
@@ -264,14 +264,14 @@ class HostBridge:
             # harm. The next request reports a lost connection.
             self._removals[self.folder] = self._connect().run(removal_command(self.folder))
         self._suffix = f"-{secrets.token_hex(4)}"
-        self._contents.forget()
+        self._contents.distrust()
 
     def mend(self, folder: str) -> list[Reply[bool]]:
         """Send again, under its own name, the one that jobs were sent with, unless it is of another version.
 
         What needs it goes after these.
         """
-        self._contents.forget()
+        self._contents.distrust()
         return self._contents.send(folder, lambda: self.put(folder)) if self._is_own(folder) else []
 
     def supervise(
@@ -324,7 +324,7 @@ class HostBridge:
         """Replace what the host has lost or damaged, unless that was done after `sends` times. Does not wait."""
         if sends == self._sends:
             self._sends += 1
-            self._contents.forget()
+            self._contents.distrust()
             self._removals[folder] = self._connect().run(removal_command(folder))
         return self._contents.send(folder, lambda: self.put(folder))
 

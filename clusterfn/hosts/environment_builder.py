@@ -7,13 +7,18 @@ import contextlib
 import io
 import itertools
 import json
+import posixpath
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge import layout
 from clusterfn.config.host_text import Lines, count, reading, shaped
+from clusterfn.environment.build_plan import EnvironmentPlan
+from clusterfn.environment.lock import LockedPackage
+from clusterfn.environment.project import GIT
 from clusterfn.errors import ClusterfnError, EnvironmentBuildError, HostError
 from clusterfn.hosts import loop
 from clusterfn.hosts.rpc.requests import Followed
@@ -27,6 +32,7 @@ BuildProgress = Mapping[str, Any]
 
 _TIMEOUT_S = 60.0
 _LONG_S = 3600.0
+_ASK_S = 120.0
 _EVIDENCE = 25
 _LAST = ("done", "failed")
 
@@ -89,6 +95,40 @@ def repair_environment(host: HostState, root: str, env_id: str) -> BuildProgress
             built = shaped(last[0], {"ready": {"files": int}})["ready"]["files"]
             return {"files": built, "relinked": built, "lost": []}
         return dict(shaped(last[0], {"mended": {"files": int, "relinked": int, "lost": [str]}})["mended"])
+
+
+class Lacking(NamedTuple):
+    """The archives of a plan that a host lacks.
+
+    Attributes:
+        theirs: Those that it fetches itself.
+        ours: Those that it must be sent.
+        sizes: By their hashes, as far as the host knows them.
+    """
+
+    theirs: list[LockedPackage]
+    ours: list[LockedPackage]
+    sizes: Mapping[str, int]
+
+
+def ask_lacking(host: HostState, plan: EnvironmentPlan) -> Lacking:
+    """Ask the host which archives of a plan it lacks, and which of them it can fetch."""
+    draft = json.dumps(plan.document).encode()
+    lines = run_builder(host, "lacking", stdin=draft, timeout_s=_ASK_S)
+    with reading(host.settings.name, "which archives it lacks"):
+        lacking = shaped(lines[-1], {"missing": [str], "unreachable": [str], "sizes": {...: int}})
+        missing = [plan.archives[sha256] for sha256 in lacking["missing"]]
+    sent = set() if host.settings.making.fetch_on == "host" else set(lacking["unreachable"])
+    sent |= {package.sha256 for package in missing if package.url.startswith(GIT)}
+    theirs = [package for package in missing if package.sha256 not in sent]
+    return Lacking(theirs, [package for package in missing if package.sha256 in sent], lacking["sizes"])
+
+
+def start(host: HostState, root: str, plan: str, after: Reply[Any]) -> RemoteBuild:
+    """Start the builder on the machine that ssh reaches, with the plan in that file, once `after` has succeeded."""
+    build = RemoteBuild(host, posixpath.join(posixpath.dirname(plan), f"log-{secrets.token_hex(4)}"))
+    build.spawn(host.bridge.words(layout.BUILD, "build", plan), root, [after])
+    return build
 
 
 def run_builder(host: HostState, *words: str, timeout_s: float = _TIMEOUT_S, stdin: bytes = b"") -> list[BuildProgress]:

@@ -86,7 +86,7 @@ class HostState:
             raise HostError(f"The connection to {self.settings.name} was closed", host=self.settings.name)
         have = [posixpath.join(self.settings.root, self.bridge.name)]
         connected = connection_for(self.settings, have=have)
-        self.contents.forget()
+        self.contents.distrust()
         if connected.facts.have[:1] == (True,):
             self.contents.add([posixpath.join(connected.facts.root, self.bridge.name)])
         # Assign last: other threads use this attribute without a lock.

@@ -21,9 +21,8 @@ from clusterfn.config.notes import CallNote, found
 from clusterfn.errors import ConfigError, DependencyFailed, PayloadError
 from clusterfn.hosts import serialization
 from clusterfn.packing import code_facts, notes, unsendable
-from clusterfn.packing.buffers import name_of
 from clusterfn.packing.dependencies import JobArgument, NotEnded, Place, Reference, reference_of
-from clusterfn.packing.files import Directory, File, FileUpload, shipment
+from clusterfn.packing.files import Directory, File, FileUpload, name_of_buffer, shipment
 from clusterfn.packing.project import modules as own_modules
 from clusterfn.packing.unsendable import MANAGERS, OPTUNA, CalledWith
 
@@ -98,7 +97,7 @@ def pack(
         needs.note(name)
     call = (function, tuple(map(apart.of, args)), {name: apart.of(value) for name, value in kwargs.items()})
     packed = pack_object(call, needs, target, (function, args, kwargs))
-    names = [name_of(view) for view in packed.buffers]
+    names = [name_of_buffer(view) for view in packed.buffers]
     blobs, crcs = {index: digest for index, (digest, _) in enumerate(names)}, dict(names)
     packed = replace(packed, blobs=blobs, crcs=crcs, sources=needs.texts, **of_program())
     buffers = {digest: packed.buffers[index] for index, digest in blobs.items()}

@@ -13,8 +13,8 @@ from typing import Any
 
 from clusterfn.bridge import layout
 from clusterfn.errors import PayloadError
-from clusterfn.packing.buffers import name_of
 from clusterfn.packing.dependencies import Place
+from clusterfn.packing.files import name_of_buffer
 from clusterfn.packing.payload import Large, Needs, Payload, keep_registrations, of_program, pack_object
 
 
@@ -114,6 +114,6 @@ class _Packing:
         """Return the digest of a buffer; compute it once if many items share it."""
         key = (id(view.obj), len(view))
         if key not in self._digests:
-            digest, self.crcs[digest] = name_of(view)
+            digest, self.crcs[digest] = name_of_buffer(view)
             self._digests[key] = (view.obj, digest)
         return self._digests[key][1]

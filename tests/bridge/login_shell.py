@@ -9,7 +9,7 @@ from pathlib import Path
 
 import clusterfn
 from clusterfn.hosts import scheduler_commands
-from clusterfn.scheduler import kind_of_site, login_node
+from clusterfn.scheduler import kind_of_site
 
 PROGRAM = (Path(clusterfn.__file__).parent / "bridge" / "login_shell.py").read_text(encoding="utf-8")
 PROGRAMS = ("site-sbatch", "site-sinfo")  # names that no machine has
@@ -50,7 +50,7 @@ class Place:
             "wanted": wanted,
             "patience_s": patience_s,
             "folders": folders,
-            "signs": {**login_node.questions(), "files": [], "motd": []},
+            "signs": {**scheduler_commands.questions(), "files": [], "motd": []},
         }
         env = {"HOME": str(self.home), "PATH": f"{self.bin}:/usr/bin:/bin", "SHELL": shell, **environ}
         argv = [sys.executable, "-I", "-S", "-c", PROGRAM, json.dumps(asked)]

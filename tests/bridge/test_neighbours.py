@@ -173,7 +173,7 @@ def test_who_holds_a_gpu_for_no_job_is_named_with_the_process(street):
 def test_where_the_kernel_does_not_say_who_bound_a_name_a_taken_name_keeps_nobody_waiting_either(street):
     """Linux before 5.3: SO_PEERCRED of the holder says it."""
     ada, mal = street(ADA), street(MAL)
-    (table,) = ada.bench.bridge.rglob("queue/socket_table.py")
+    (table,) = ada.bench.bridge.rglob("queue/lease.py")
     text = table.read_text()
     assert "_SHOW_UID = 1, 0x40" in text
     table.write_text(text.replace("_SHOW_UID = 1, 0x40", "_SHOW_UID = 1, 0"))

@@ -190,7 +190,7 @@ class World:
         self.tracker = Tracker(host, "7f3a000011112222", "train")
         self.job: Job[Any] = self.tracker.job()
         spec, uploads = samples.job(self.host.settings), sending.Uploads([], {})
-        sending.submit_job(host, spec, pack(len, ("",), {}, None), uploads, self.tracker)
+        sending.submit_job(spec, pack(len, ("",), {}, None), uploads, self.tracker)
         self.tracker.follow()
         self.settle()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn.bridge import login_shell
-from clusterfn.scheduler import login_node
+from clusterfn.hosts import scheduler_commands
 from tests.lab import Lab, accounts, hosts, layout, teardown, totp
 from tests.lab.processes import State
 
@@ -65,7 +65,7 @@ echo "This is a login node." >/run/etc/motd && mount --bind /run/etc /etc && exe
 @pytest.mark.parametrize("apart", [(), hosts.APART], ids=["the machine", "a host"])
 def test_a_host_shows_none_of_the_signs_by_which_this_machine_is_a_login_node(apart: tuple[str, ...]) -> None:
     question = {"wanted": {"slurm": {"programs": ["no-such-program"], "modules": [], "usual": []}}, "patience_s": 100}
-    asked = json.dumps({**question, "signs": {**login_node.questions(), "programs": []}})
+    asked = json.dumps({**question, "signs": {**scheduler_commands.questions(), "programs": []}})
     machine = ["unshare", "--mount", "--propagation", "private", "sh", "-c", LOGIN_NODE, "sh"]
     argv = [*machine, *apart, sys.executable, "-I", "-S", "-c", Path(login_shell.__file__).read_text(), asked]
 

@@ -24,9 +24,9 @@ from typing import IO, Any, Callable, ContextManager, Iterator, Optional, Tuple,
 
 from ..supervisor import publish
 from ..supervisor.text import native
-from .errors import BuildFailed
 from .link import CACHE, PackageFile
 from .plan import CONDA, TAR_BZ2, TAR_GZ
+from .progress import BuildFailed
 
 Opener = Callable[[IO[bytes]], ContextManager[IO[bytes]]]
 Member = Tuple[PackageFile, Union[IO[bytes], str, None]]

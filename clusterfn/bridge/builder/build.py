@@ -25,12 +25,12 @@ from typing import Any, Callable, Optional
 from ..layout import ABOUT, BLOBS, ENVIRONMENTS, LOCK, OUTCOME, PLAN, PROGRESS, READY, SIZES, build_dir, environment_dir
 from ..removal import DAY_S, size_of
 from . import cleanup, leases, programs, progress
-from .errors import BuildFailed, from_os_error
 from .link import Linker, compile_missing, remove_damaged
 from .locks import FolderLock, LockHolder, OtherHolder, try_unlink
 from .package_formats import layout_of_plan
 from .packages import Packages, find_missing_archives
 from .plan import BuildPlan, check_id, read_document, read_plan, write_document
+from .progress import BuildFailed, from_os_error
 
 _USAGE = """usage: build.py build PLAN | lacking <PLAN | repair ROOT ID | list ROOT | remove ROOT ID | gc ROOT DAYS KEEP
                 | gc-dry ROOT DAYS KEEP"""

@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Callable, Optional, Sequence
 
 from ..supervisor import publish
-from .errors import BuildFailed
 from .plan import PlannedPackage, local_path, masked
+from .progress import BuildFailed
 
 _BLOCK = 1 << 18
 # Only tries in a row without a byte count, so that a slow network is no failure.

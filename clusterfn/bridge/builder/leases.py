@@ -16,7 +16,7 @@ import os
 from ..agent.trusted import Trusted, user_name
 from ..layout import OUTCOME, READY, environment_dir, uses_dir
 from ..supervisor import publish
-from .errors import BuildFailed
+from .progress import BuildFailed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from typing import Any, Iterable, NamedTuple, Optional
 
 from ..layout import ABOUT, MANIFEST, READY
 from . import programs
-from .errors import BuildFailed
 from .plan import read_document
+from .progress import BuildFailed
 
 FORMAT = 1
 LINK, SYMLINK, TEXT, BINARY, SCRIPT, WRITE = "link", "symlink", "text", "binary", "script", "write"

@@ -15,7 +15,6 @@ from typing import Any, Mapping, Optional
 
 from ..layout import PACKAGE_FILES, package_dir
 from ..supervisor.text import native, portable
-from .errors import BuildFailed
 from .link import (
     CACHE,
     LINK,
@@ -31,6 +30,7 @@ from .link import (
     shebang,
 )
 from .plan import TAR_GZ, WHEEL, BuildPlan, PlannedPackage, masked
+from .progress import BuildFailed
 
 _HISTORY = b"==> made by clusterfn from a lock <==\n"
 _WHEEL_INFO = re.compile(r"[^/]+\.dist-info/WHEEL\Z")

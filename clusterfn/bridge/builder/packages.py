@@ -17,12 +17,11 @@ from ..agent.trusted import Trusted
 from ..layout import BLOBS, MANIFEST, PACKAGE_FILES, PACKAGES, blob, package_dir
 from ..supervisor.text import format_size
 from . import archives, fetch, leases, programs
-from .errors import ROOM, BuildFailed
 from .link import FORMAT, Manifest, PackageDamaged, PackageFile
 from .locks import FolderLock, LockHolder
 from .package_formats import describe_package
 from .plan import CONDA, BuildPlan, PlannedPackage, local_path, write_document
-from .progress import ProgressWriter
+from .progress import ROOM, BuildFailed, ProgressWriter
 from .wheel_builds import build_wheel
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from typing import Any, Mapping, NamedTuple, Optional, Union
 
 from ..supervisor import publish
 from ..supervisor.text import native, portable
-from .errors import BuildFailed
+from .progress import BuildFailed
 
 FORMAT = 1
 _TIMEOUT_S = 1200.0

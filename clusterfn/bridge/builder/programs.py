@@ -22,7 +22,7 @@ from ..layout import SHELLS_OWN
 from ..supervisor import process_tree
 from ..supervisor.limits import Stall
 from ..supervisor.text import format_duration, last_lines, native
-from .errors import BuildFailed
+from .progress import BuildFailed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

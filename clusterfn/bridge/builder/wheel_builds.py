@@ -15,10 +15,10 @@ from ..layout import PACKAGES, build_dir
 from ..supervisor import publish
 from ..supervisor.text import last_lines
 from . import programs
-from .errors import ROOM, BuildFailed
 from .link import Linker
 from .package_formats import layout_of_plan
 from .plan import WHEEL, BuildPlan, PlannedPackage
+from .progress import ROOM, BuildFailed
 
 _LINES = 15
 _LOOKED_AT = 60

@@ -16,7 +16,7 @@ from typing import Any
 from . import classes, stand_ins
 
 _NEW: Any = copyreg.__newobj__  # type: ignore[attr-defined]
-_TOLD = ("__getnewargs_ex__", "__getnewargs__")
+_STATE_METHODS = ("__getnewargs_ex__", "__getnewargs__")
 
 
 def reduce(obj: Any) -> Any:
@@ -25,7 +25,7 @@ def reduce(obj: Any) -> Any:
     if type(kind.__new__) is not types.FunctionType or kind in copyreg.dispatch_table or not _is_plain(kind):
         return NotImplemented
     owner = next(base for base in kind.__mro__ if "__new__" in vars(base))
-    teller = next((base for base in kind.__mro__ if any(way in vars(base) for way in _TOLD)), None)
+    teller = next((base for base in kind.__mro__ if any(way in vars(base) for way in _STATE_METHODS)), None)
     if classes.is_installed(owner.__module__) or issubclass(kind, (BaseException, enum.Enum)):
         return NotImplemented
     if _wants_arguments(kind.__new__) if teller is None else not issubclass(teller, owner):
@@ -83,7 +83,7 @@ def _reduction_of(obj: Any) -> Any:
     kind: Any = type(obj)
     # Before Python 3.11 `object` has no `__getstate__`.
     usual = getattr(object, "__getstate__", None)
-    if getattr(kind, "__getstate__", None) is not usual or any(hasattr(kind, way) for way in _TOLD):
+    if getattr(kind, "__getstate__", None) is not usual or any(hasattr(kind, way) for way in _STATE_METHODS):
         return obj.__reduce_ex__(5)
     slots = {}
     for name in copyreg._slotnames(kind):  # type: ignore[attr-defined]

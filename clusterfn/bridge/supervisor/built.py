@@ -16,7 +16,7 @@ import time
 
 from .. import layout
 from ..builder import leases, programs, progress
-from ..builder.errors import BuildFailed, from_os_error
+from ..builder.progress import BuildFailed, from_os_error
 from . import publish
 from .environ import add_script_variables
 from .text import last_lines, native

@@ -225,7 +225,7 @@ def _has_environment(job: JobFolder) -> bool:
     """Whether the environment that the builder makes is there, and stays; learn what its own scripts set."""
     # These imports are late, because few jobs have an environment that is built.
     from ..builder import leases
-    from ..builder.errors import BuildFailed
+    from ..builder.progress import BuildFailed
 
     wanted: "Any" = job.spec["building"]
     if wanted["purged"]:

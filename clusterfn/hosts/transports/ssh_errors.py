@@ -259,8 +259,10 @@ _DROPPED = r"(?:kex|ssh)_exchange_identification: (?:Connection closed by remote
 # The first row that matches any line counts: causes before consequences, because a jump host's ssh writes here too.
 _TABLE: tuple[tuple[str, str | Callable[[SshOutput, re.Match[str]], HostError | ConfigError]], ...] = (
     (r".*(?:Bad configuration option: |Bad owner or permissions |terminating, \d+ bad ).*", _configuration),
-    (r"ssh: Could not resolve hostname (?P<name>\S+): .*",
-     lambda output, match: unresolved(output.host, output.settings, match["name"], [match[0]])),
+    (
+        r"ssh: Could not resolve hostname (?P<name>\S+): .*",
+        lambda output, match: unresolved(output.host, output.settings, match["name"], [match[0]]),
+    ),
     (r"ssh: connect to host (?P<name>\S+) port (?P<port>\d+): (?P<why>.*)", _not_connected),
     (r"Connection timed out during banner exchange", "mute"),
     (r"(?:ssh_dispatch_run_fatal: )?Connection to .+(?: |: \w+ )timed out", "silent"),
@@ -275,4 +277,4 @@ _TABLE: tuple[tuple[str, str | Callable[[SshOutput, re.Match[str]], HostError | 
     (r"(?:kex|ssh)_exchange_identification: .*|.*: invalid format", "no server"),
     (r"Protocol major versions differ: .*|Bad remote protocol version identification: .*", "no server"),
     (r"Connection (?:closed|reset) by .*|ssh_dispatch_run_fatal: .*|Received disconnect from .*", "hung up"),
-)  # fmt: skip
+)

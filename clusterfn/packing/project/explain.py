@@ -49,9 +49,9 @@ def of_file(file: object, host: str) -> str | None:
 
 def _beside_code(name: str) -> str:
     """Return where a file beside the code that was sent is on this machine, or would be; "" if it is in a package."""
-    paths = [os.path.join(each, name) for each in sys.path]
+    paths = [os.path.join(folder, name) for folder in sys.path]
     is_sent = bool(places(name.partition("/")[0]))
-    near = () if is_sent else (each for each in paths if os.path.isdir(os.path.dirname(each)) and "/" in name)
+    near = () if is_sent else (path for path in paths if os.path.isdir(os.path.dirname(path)) and "/" in name)
     return next(filter(os.path.exists, paths), next(iter(near), ""))
 
 
@@ -66,9 +66,9 @@ def _of_folder(folder: str, host: str, is_beside_code: bool) -> str | None:
 
 def in_text(text: str, host: str, *, paths_alone: bool = False) -> str | None:
     """Say the same of the first file that is in the text of an error, or of the first relative path with a slash."""
-    words = (each.rstrip(".") for each in _WORDS.findall(text))
-    names = (each for each in words if "/" in each or not paths_alone and ("." in each or f"'{each}'" in text))
-    hints = (of_file(each, host) for each in names if each.strip("./") and not (paths_alone and os.path.isabs(each)))
+    words = (word.rstrip(".") for word in _WORDS.findall(text))
+    names = (word for word in words if "/" in word or not paths_alone and ("." in word or f"'{word}'" in text))
+    hints = (of_file(name, host) for name in names if name.strip("./") and not (paths_alone and os.path.isabs(name)))
     return next(filter(None, hints), None)
 
 
@@ -145,9 +145,9 @@ def _near(top: str, folders: Sequence[Path]) -> str | None:
     """Return where a module of this name is, in these folders, beside them, or one below."""
     # The working directory may have been removed.
     with contextlib.suppress(OSError):
-        for folder in dict.fromkeys(path for each in folders for path in (each.resolve(), each.resolve().parent)):
+        for place in dict.fromkeys(path for folder in folders for path in (folder.resolve(), folder.resolve().parent)):
             for pattern in (f"{top}.py", f"{top}/__init__.py", f"*/{top}.py", f"*/{top}/__init__.py"):
-                for path in sorted(folder.glob(pattern)):
+                for path in sorted(place.glob(pattern)):
                     near = str(path.parent if path.name == "__init__.py" else path)
                     if not is_foreign(near):
                         return near

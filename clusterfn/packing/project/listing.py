@@ -134,10 +134,10 @@ class Listing:
     def _nest(self, below: Listing, name: str) -> None:
         for member in below.files:
             self._add(member._replace(name=f"{name}/{member.name}"))
-        self.folders += [f"{name}/{each}" for each in below.folders] if below.files or below.links else [name]
+        self.folders += [f"{name}/{folder}" for folder in below.folders] if below.files or below.links else [name]
         self.links += [(f"{name}/{link}", target) for link, target in below.links]
         self.left_out += [left._replace(name=f"{name}/{left.name}") for left in below.left_out]
-        self.ignored += [f"{name}/{each}" for each in below.ignored]
+        self.ignored += [f"{name}/{path}" for path in below.ignored]
 
     def _outline(self, path: str, name: str) -> bool:
         """Note a folder in which git lists nothing, and those in it that are seen soon: a job may write into them.
@@ -194,10 +194,10 @@ class Listing:
             self._leave("environment", name, path)
         elif is_inside and not self._package:
             self.links.append((name, os.path.relpath(real, folder).replace(os.sep, "/")))
-        elif (is_inside or any(each.endswith(_CODE) for each in names)) and not is_foreign(real):
+        elif (is_inside or any(entry.endswith(_CODE) for entry in names)) and not is_foreign(real):
             # Links may also lead to each other.
             above = (*self._above, folder)
-            if not any(is_below(each, real) for each in above):
+            if not any(is_below(parent, real) for parent in above):
                 self._nest(Listing(real, package=True, above=above), name)
         else:
             self._leave_link(name, path, real)

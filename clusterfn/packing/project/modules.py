@@ -112,7 +112,7 @@ def collect(names: Iterable[str]) -> tuple[FileBundle | None, tuple[Compiled, ..
         files.update((member.name, member) for member in own)
         texts = (member for member in own if member.name.endswith(".py"))
         facts = (code_facts.of_file(member.path, member.facts.st_mtime_ns) for member in texts)
-        waiting |= {name for each in facts for name in each.imports} - done
+        waiting |= {name for module in facts for name in module.imports} - done
     code = [member for member in files.values() if member.name.endswith(".py")]
     files = {**{member.name: member for member in _files_beside(code)}, **files}
     if sum(member.facts.st_size for member in files.values()) > MOST_BYTES:
@@ -153,8 +153,10 @@ def _files_beside(code: Iterable[Member]) -> Iterator[Member]:
     """Yield files outside of packages that modules name: by paths from where imports look for them, if they use
     `__file__`. Folders, hidden files and keys stay, and what git ignores.
     """
-    # A link to a package may lead elsewhere.
-    for module in (each for each in code if each.path.endswith(os.path.join("", *each.name.split("/")))):
+    for module in code:
+        if not module.path.endswith(os.path.join("", *module.name.split("/"))):
+            # A link to a package leads elsewhere.
+            continue
         root = module.path[: -len(module.name) - 1]
         for name in sorted(code_facts.of_file(module.path, module.facts.st_mtime_ns).strings):
             path = os.path.join(root, name)

@@ -32,10 +32,11 @@ class InstalledProject(NamedTuple):
 def metadata_of(places: Mapping[str, str]) -> Iterator[Path]:
     """Yield the metadata of the projects of these files, by top-level names: packages read their version from it."""
     real = {name: os.path.realpath(path) for name, path in places.items()}
-    for each in installed() if places else ():
-        beneath = each.folder and any(place.startswith(each.folder + os.sep) for place in real.values())
-        if beneath or not each.top_level.isdisjoint(real):
-            yield from metadata_files(each)
+    for distribution in installed() if places else ():
+        folder = distribution.folder
+        beneath = folder and any(place.startswith(folder + os.sep) for place in real.values())
+        if beneath or not distribution.top_level.isdisjoint(real):
+            yield from metadata_files(distribution)
 
 
 def metadata_files(project: InstalledProject) -> list[Path]:
@@ -45,8 +46,8 @@ def metadata_files(project: InstalledProject) -> list[Path]:
 
 def installed() -> list[InstalledProject]:
     """List the projects with metadata on the path of imports."""
-    folders = [each or os.curdir for each in sys.path if os.path.isdir(each or os.curdir)]
-    return _installed(tuple((each, os.stat(each).st_mtime_ns) for each in folders))
+    folders = [folder or os.curdir for folder in sys.path if os.path.isdir(folder or os.curdir)]
+    return _installed(tuple((folder, os.stat(folder).st_mtime_ns) for folder in folders))
 
 
 @functools.lru_cache(maxsize=4)

@@ -16,15 +16,15 @@ _WHY = {
     "environment": ("it is a virtual environment", "name its packages in environment= or packages="),
     "credentials": (
         "it looks like a key or a password",
-        "pass clusterfn.File({path!r}) to a function, or the variable with --secret NAME"
+        "pass clusterfn.File({path!r}) to a function, or the variable with --secret NAME",
     ),
     "git": ("git ignores it", "git add --force {shown}"),
     "hidden": ("it is a hidden folder outside of a git repository", "git init {root}"),
     "build": ("it has packages of Node.js", "rename it"),
     "link": ("it is a link to {target}, outside of the project", "copy that into the project"),
     "unreadable": ("you may not read it", "chmod u+r {path}"),
-}  # fmt: skip
-_TOLD = ("credentials", "link", "unreadable")
+}
+_REPORTED = ("credentials", "link", "unreadable")
 
 
 def explain(left: Exclusion) -> str:
@@ -39,14 +39,17 @@ def explain(left: Exclusion) -> str:
 
 def tell_of(listing: Listing) -> None:
     """Name once what a user does not expect: keys, links out of the project, code and data that git ignores."""
-    for rule in _TOLD:
+    for rule in _REPORTED:
         _tell("left-out", {left.path: left for left in listing.left_out if left.rule == rule})
     _tell("ignored-code", dict.fromkeys(listing.ignored))
     ignored = [left for left in listing.left_out if left.rule == "git"]
     # A file that is missed by its own name is an error of its own, unlike a folder in which a program looks for files.
     looked_through = [left.path for left in ignored if left.name in listing.folders]
-    looked_through += [os.path.join(os.path.dirname(left.path), f"*{os.path.splitext(left.path)[1]}")
-                       for left in ignored if "/" in left.name and os.path.isfile(left.path)]  # fmt: skip
+    looked_through += [
+        os.path.join(os.path.dirname(left.path), f"*{os.path.splitext(left.path)[1]}")
+        for left in ignored
+        if "/" in left.name and os.path.isfile(left.path)
+    ]
     _tell("ignored-data", dict.fromkeys(looked_through))
 
 

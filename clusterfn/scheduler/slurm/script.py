@@ -17,14 +17,19 @@ from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 
 from clusterfn.errors import ConfigError
-from clusterfn.scheduler.slurm.directive_values import (
+from clusterfn.scheduler.slurm.keys import (
+    LETTERS,
+    NUMBER,
+    OPTIONS,
+    PASSED,
+    QUIET,
+    READ,
     read_array,
     read_least_nodes,
     read_megabytes,
     read_seconds,
     read_signal,
 )
-from clusterfn.scheduler.slurm.keys import LETTERS, NUMBER, OPTIONS, PASSED, QUIET, READ
 
 ARRAY_VARIABLE = "SLURM_ARRAY_TASK_ID"
 # sbatch reads #SLURM too.

@@ -12,10 +12,10 @@ import pytest
 pytest.importorskip("fcntl", reason="of hosts, which are Unix")
 
 from clusterfn.bridge.builder import cleanup, locks
-from clusterfn.bridge.builder.errors import BuildFailed
 from clusterfn.bridge.builder.link import WRITE, Layout, Linker, TargetFile
 from clusterfn.bridge.builder.locks import FolderLock, LockHolder
 from clusterfn.bridge.builder.plan import parse_package
+from clusterfn.bridge.builder.progress import BuildFailed
 from clusterfn.bridge.builder.wheel_builds import advice
 from tests.waiting import until
 

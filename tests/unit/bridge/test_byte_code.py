@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge.builder import errors, link
+from clusterfn.bridge.builder import link, progress
 from clusterfn.hosts import bridge_bundle
 from tests.interpreters import interpreter
 
@@ -89,7 +89,7 @@ def test_an_environment_gets_no_cut_byte_code(tmp_path: Path) -> None:
     layout.python = str(python)
     layout.add(source)
 
-    with pytest.raises(errors.BuildFailed, match="cannot compile") as failed:
+    with pytest.raises(progress.BuildFailed, match="cannot compile") as failed:
         link.compile_missing(layout)
 
     assert "No space left on device" in str(failed.value.evidence)

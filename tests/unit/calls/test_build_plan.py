@@ -5,6 +5,7 @@ A source distribution is the wheel that is built from it, under a hash of all th
 
 from __future__ import annotations
 
+import json
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +17,12 @@ import pytest
 from clusterfn.bridge.builder.plan import parse_package
 from clusterfn.calls import environment_upload
 from clusterfn.config.spec import Host
-from clusterfn.environment import download
+from clusterfn.environment import build_plan, download
 from clusterfn.environment.lock import EnvironmentLock, LockedPackage
 from clusterfn.environment.python_source import HostPython
 from clusterfn.environment.resolve import LockedEnvironment
 from clusterfn.errors import HostError
+from clusterfn.hosts import environment_builder
 from clusterfn.scheduler.job_script import modules_setup
 
 HOST = Host("tensor01", "tensor01", "bare", "clusterfn.yml:2")
@@ -37,11 +39,13 @@ def locked(*packages: LockedPackage, host: Host = HOST, **more: Any) -> LockedEn
 
 def planned(toy: LockedPackage = TOY, *others: LockedPackage, setup: str = "", **more: Any) -> dict[str, Any]:
     made = locked(toy, *(others or (PYTHON,)), **more)
-    return environment_upload.planned_package(toy, made, setup, {toy.sha256: 7})
+    return build_plan.planned_package(toy, made, setup)
 
 
 def test_the_builder_reads_the_source_and_what_builds_it():
-    found = parse_package(planned())
+    plan = build_plan.EnvironmentPlan({"packages": [planned()]}, {})
+    (package,) = json.loads(plan.completed(fetch=True, sizes={TOY.sha256: 7}))["packages"]
+    found = parse_package(package)
 
     assert (found.name, found.kind, found.url) == ("toy", ".whl", "")
     assert found.source is not None
@@ -134,10 +138,9 @@ def test_what_this_machine_sends_counts_too_and_what_is_unknown_is_reported(tmp_
     "answer", [{"stage": "none"}, {"missing": ["of no package"], "unreachable": [], "sizes": {}}, {"missing": 3}]
 )
 def test_a_host_that_lacks_what_nobody_named_is_reported_as_such(answer: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(environment_upload, "plan_document", lambda *_: {})
-    monkeypatch.setattr(environment_upload, "zstd_wheel", lambda _: None)
-    monkeypatch.setattr(environment_upload.environment_builder, "run_builder", lambda *_, **__: [answer])
-    session: Any = SimpleNamespace(missing=list, settings=HOST)
+    monkeypatch.setattr(environment_builder, "run_builder", lambda *_, **__: [answer])
+    facts = SimpleNamespace(version=(3, 11), platform="linux-x86_64")
+    session: Any = SimpleNamespace(missing=list, settings=HOST, connection=SimpleNamespace(facts=facts))
 
     with pytest.raises(HostError, match="tensor01 sent which archives it lacks in a form"):
-        environment_upload.upload_missing(session, locked(package("torch")), print, print)
+        environment_upload.upload_missing(session, locked(PYTHON, package("torch")), print, print)

@@ -23,7 +23,7 @@ from clusterfn.config.spec import Interpreter
 from clusterfn.display import console
 from clusterfn.hosts.environment_choice import ResolvedEnvironment
 from clusterfn.hosts.host_state import CALLER
-from clusterfn.packing import buffers, notes, payload
+from clusterfn.packing import files, notes, payload
 from clusterfn.scheduler import scheduler_for
 from tests.fakes.taken import taken
 from tests.waiting import replace_here, until
@@ -194,7 +194,7 @@ def name_by_pieces(data):
 def test_the_name_of_a_buffer_is_its_sha256_with_its_crc(size):
     data = os.urandom(size)
 
-    assert buffers.name_of(memoryview(data)) == (hashlib.sha256(data).hexdigest(), zlib.crc32(data))
+    assert files.name_of_buffer(memoryview(data)) == (hashlib.sha256(data).hexdigest(), zlib.crc32(data))
 
 
 @pytest.mark.parametrize("size", [4 * MB + 1, 8 * MB, 9 * MB + 3, 41 * MB])
@@ -203,7 +203,7 @@ def test_the_name_of_a_large_buffer_does_not_depend_on_the_number_of_cores(monke
     data = os.urandom(size)
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
 
-    assert buffers.name_of(memoryview(data)) == (name_by_pieces(data), zlib.crc32(data))
+    assert files.name_of_buffer(memoryview(data)) == (name_by_pieces(data), zlib.crc32(data))
 
 
 def test_a_buffer_has_a_name_when_no_thread_can_be_started(monkeypatch):
@@ -213,4 +213,4 @@ def test_a_buffer_has_a_name_when_no_thread_can_be_started(monkeypatch):
     monkeypatch.setattr("concurrent.futures.ThreadPoolExecutor.submit", refuse)
     data = os.urandom(5 * MB)
 
-    assert buffers.name_of(memoryview(data)) == (name_by_pieces(data), zlib.crc32(data))
+    assert files.name_of_buffer(memoryview(data)) == (name_by_pieces(data), zlib.crc32(data))

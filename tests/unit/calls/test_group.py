@@ -24,6 +24,7 @@ from clusterfn.calls.group_run import GroupRun
 from clusterfn.calls.item_results import ItemResults, ItemStream
 from clusterfn.calls.job import run_of
 from clusterfn.calls.outcome import JobLocation
+from clusterfn.calls.queue_place import QueuePlace
 from clusterfn.calls.submission_line import Started
 from clusterfn.config.job_spec import Group
 from clusterfn.config.spec import ResultPolicy
@@ -244,7 +245,12 @@ def elements_on_slurm(monkeypatch):
         results=ResultPolicy(),
     )  # fmt: skip
     monkeypatch.setattr("clusterfn.scheduler.slurm.submit.Slurm.elements", lambda *_: [(range(1, 4), Mock())])
-    monkeypatch.setattr("clusterfn.calls.sending.start", lambda *given: (given[-1].taken(Started("77")), sent)[1])
+
+    def submit(place, _request, _after, elements):
+        elements.taken(Started("77"))
+        place.starting[sent] = concurrent.futures.Future()
+
+    monkeypatch.setattr(QueuePlace, "submit", submit)
     host.connection.run = lambda argv, **_: asked.append(argv) or Reply(lambda: None)
     host.connection.wait = host.connection.follow = lambda *_, **__: Reply(lambda: None)
     return GroupRun(host, job, group(3)[0], SchedulerLimits()), sent, asked
@@ -291,9 +297,7 @@ def test_the_scheduler_is_asked_about_a_group_once_it_has_accepted_it(elements_o
     """A look before that finds nothing, and the next one comes seconds later."""
     tracker, _, _ = elements_on_slurm
     accepted = []
-    monkeypatch.setattr(
-        "clusterfn.calls.sending.start", lambda *given: accepted.append(given[-1]) or Reply(lambda: None)
-    )
+    monkeypatch.setattr(QueuePlace, "submit", lambda *given: accepted.append(given[-1]))
     tracker.start(range(1, 4))
     settle()
     before = tracker.host.watch.add.call_count
@@ -371,9 +375,7 @@ def test_elements_of_a_submission_in_doubt_are_given_up_with_the_words_of_the_sc
     tracker, _, concluded = told_elements
     doubt = SubmitError("sbatch did not answer in time", evidence=["Socket timed out"])
     started = Started("", doubt)
-    monkeypatch.setattr(
-        "clusterfn.calls.sending.start", lambda *given: (given[-1].taken(started), answered(started))[1]
-    )
+    monkeypatch.setattr(QueuePlace, "submit", lambda *given: given[-1].taken(started))
     other = GroupRun(tracker.host, tracker.job, group(3)[0], SchedulerLimits())
     other.start(range(1, 4))
     settle()
@@ -507,7 +509,7 @@ def in_two_arrays(elements_on_slurm, monkeypatch):
     monkeypatch.setattr(Slurm, "elements", lambda *_: both)
     tracker.start(range(1, 4))
     settle()
-    assert not tracker.queue.submissions[1].done()
+    assert not tracker.queue.submissions[-1].done()
     yield tracker, told, concluded, written
     tracker.queue.await_submissions()
 

@@ -97,7 +97,7 @@ def test_what_was_damaged_on_the_host_is_sent_again_with_the_next_job(
     world.settle()
 
     contents: Any = world.host.contents
-    assert contents.forget.called != is_believed
+    assert contents.distrust.called != is_believed
 
 
 def test_a_job_that_its_scheduler_never_took_leaves_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from clusterfn.calls import conclusion, liveness, sending
 from clusterfn.calls.job_tracker import Tracker
+from clusterfn.calls.queue_place import QueuePlace
 from clusterfn.calls.submission_line import WaitingJob
 from clusterfn.errors import ClusterfnError, HostError, SubmitError, Unreachable, Unsatisfiable
 from clusterfn.hosts import exit_flush, loop
@@ -54,7 +55,7 @@ def test_a_file_that_is_gone_here_when_the_host_needs_it_again_ends_its_job(tmp_
     upload = Mock(side_effect=lambda: argument.read_bytes() and sent)
     host = Mock(contents=HostContents(), settings=SimpleNamespace(name="lab8"))
     uploads = sending.Uploads(host.contents.send("/root/files/a", upload), {"/root/files/a": upload})
-    sending.send_folder(host, SimpleNamespace(folder="/root/jobs/x"), Mock(), [], uploads)
+    sending.send_folder(SimpleNamespace(folder="/root/jobs/x", host=host), Mock(), [], uploads)
     needed = host.connection.put_tree.call_args.kwargs["needs"]
 
     argument.unlink()
@@ -67,7 +68,7 @@ def test_a_file_that_is_gone_here_when_the_host_needs_it_again_ends_its_job(tmp_
 def refuse(tracker, error):
     refused = Reply(lambda: None)
     refused.reject(error)
-    loop.begin(sending.see_started(tracker.host, refused, tracker))
+    tracker.run.queue.see_through(refused, tracker)
 
 
 @pytest.fixture
@@ -115,7 +116,9 @@ def test_a_job_that_sbatch_may_have_taken_is_not_called_refused(status, err, sta
     host = Mock(scheduler=Slurm(SLURM, "ada"))
     host.connection.run.return_value = printed(b"", err, status)
 
-    submitted = sending.start(host, Submission("run", ("sbatch",), "/"), (), WaitingJob())
+    place = QueuePlace(host, "/root/jobs/7f3a", "train.7f3a")
+    place.submit(Submission("run", ("sbatch",), "/"), (), WaitingJob())
+    (submitted,) = place.submissions
 
     assert (submitted.exception(WAIT_S) is None) == started
     assert not started or submitted.result().doubt is not None
@@ -131,7 +134,7 @@ def test_a_withdrawn_job_is_cancelled_only_when_the_scheduler_knows_it():
         asked.append(argv) or Mock(result=lambda _: SimpleNamespace(rc=0, out=b"", err=b""))
     )
     tracker = Tracker(host, "7f3a000011112222", "f")
-    tracker.run.queue.starting.append(starting := Future())
+    starting = tracker.run.queue.starting[Reply(lambda: None)] = Future()
     starting.add_done_callback(lambda _: asked.append("sbatch has answered"))
     threading.Timer(0.1, starting.set_result, (None,)).start()
 
@@ -192,7 +195,7 @@ def test_a_job_that_the_host_cannot_conclude_is_given_up_after_two_failures_in_a
     assert isinstance(job.exception(WAIT_S), ClusterfnError)
 
     assert given_up == [False, False, False, True]
-    assert host.contents.forget.called, "the bridge itself may be missing there"
+    assert host.contents.distrust.called, "the bridge itself may be missing there"
 
 
 @pytest.mark.parametrize(
@@ -270,7 +273,9 @@ def test_a_script_whose_end_nobody_saw_is_looked_for_in_the_queue_too(status, to
     spawned.resolve(Spawned(5, 1))
     spawned.exited.resolve(status)
 
-    loop.start(sending.see_started(Mock(scheduler=Bare("boot")), spawned, job)).result(WAIT_S)
+    place = QueuePlace(Mock(scheduler=Bare("boot")), "/root/jobs/7f3a", "train.7f3a")
+    place.see_through(spawned, job).result(WAIT_S)
     settle()
 
     assert job.told == told
+    assert place.submissions == [], "what is answered is not kept"

@@ -8,8 +8,7 @@ import subprocess
 import pytest
 
 from clusterfn.cli import main, parser, run
-from clusterfn.cli.command_advice import advise
-from clusterfn.cli.submission import call_options
+from clusterfn.cli.submission import advise, call_options
 from clusterfn.errors import CommandFailed
 from clusterfn.packing.project.model import Project
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clusterfn.bridge.builder.errors import BuildFailed
+from clusterfn.bridge.builder.progress import BuildFailed
 from clusterfn.environment import download
 from clusterfn.environment.lock import LockedPackage
 from clusterfn.errors import EnvironmentBuildError

@@ -78,7 +78,7 @@ def test_what_is_gone_is_sent_again_once_it_is_forgotten() -> None:
     contents, upload = HostContents(), Uploads()
     contents.add(["/root/bridge/1", "/root/blobs/2"])
 
-    contents.forget(["/root/bridge/1"])
+    contents.distrust(["/root/bridge/1"])
 
     assert asked(contents, upload) == [[upload.sent[0]]]
     assert "/root/blobs/2" in contents

@@ -7,8 +7,8 @@ import os
 import pytest
 
 from clusterfn.hosts import scheduler_commands
+from clusterfn.hosts.scheduler_commands import read_signs
 from clusterfn.scheduler import SCHEDULERS, kind_of_site
-from clusterfn.scheduler.login_node import read_signs
 
 
 @pytest.mark.parametrize(

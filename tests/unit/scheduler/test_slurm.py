@@ -250,7 +250,7 @@ def test_a_script_that_a_signal_ended_was_started(code, message):
     assert verdict.message.startswith(message)
 
 
-def test_a_node_or_an_image_without_the_python_of_the_login_node_is_told_from_other_ends():
+def test_a_node_or_an_image_without_the_python_of_the_login_node_is_distinguished_from_other_ends():
     line = "JobState=FAILED Reason=NonZeroExitCode ExitCode={}:0 NodeList=n1 TimeLimit=00:11:00"
     verdicts = [
         slurm.explain(Evidence(line.format(code), "job.sh: 54: /usr/bin/python3: not found")) for code in (127, 1)

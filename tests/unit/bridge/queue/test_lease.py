@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("fcntl")
 
-from clusterfn.bridge.queue import gpu_leases, lease, lease_names, socket_table
+from clusterfn.bridge.queue import gpu_leases, lease, lease_names
 from clusterfn.bridge.queue.lease import AdmissionLock
 from clusterfn.bridge.supervisor.verdict import AttemptEnded
 
@@ -88,7 +88,7 @@ def test_where_the_kernel_lists_no_sockets_the_table_of_proc_does(own_name: str,
     mark = lease.Leases().hold(own_name)
     assert mark is not None
 
-    monkeypatch.setattr(socket_table, "SOCK_DIAG", 1 << 20)  # a sandbox knows no such family
+    monkeypatch.setattr(lease, "SOCK_DIAG", 1 << 20)  # a sandbox knows no such family
 
     assert lease.Leases().binders()[own_name] is None
     mark.close()
@@ -98,7 +98,7 @@ def test_of_all_names_that_another_user_binds_a_part_is_looked_at_and_ones_own_a
     monkeypatch.setattr(lease, "MOST_OF_ANOTHER", 20)
     bound: dict[str, int | None] = {f"run/{BOB}/{number}": BOB for number in range(100)}
     bound |= {f"run/{os.getuid()}/{number}": os.getuid() for number in range(100)} | {"gpu/one": None}
-    monkeypatch.setattr(socket_table, "bound_names", lambda _: dict(bound))
+    monkeypatch.setattr(lease, "bound_names", lambda _: dict(bound))
 
     seen = lease.Leases().binders()
 

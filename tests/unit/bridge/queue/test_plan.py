@@ -90,7 +90,7 @@ A100, A6000 = Kind("a100", 0), Kind("a6000", 0)
 
 
 @pytest.mark.parametrize(("theirs", "starts"), [(3, []), (5, ["5"])])
-def test_who_holds_less_now_comes_first_whoever_was_first(theirs: int, starts: list[str]):
+def test_who_holds_less_now_comes_first_in_whatever_order_they_came(theirs: int, starts: list[str]):
     names = ("run/1/7/4/1/0", f"run/2/6/{theirs}/1/0", "wait/2/9/60/1/1/0/x~0//0")
     made = planned([ticket("5", Demand(1, 1, 0))], 8, ("h",), names, "abcdefg")
 
