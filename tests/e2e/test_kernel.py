@@ -356,27 +356,45 @@ def test_a_kernel_runs_over_ssh_and_inside_a_job_of_slurm(
         environment = f"charliecloud:{IMAGES}/{packages.parent.name}"
     words = ["--environment", environment, "--memory", "500MB"]
     with opened_notebook(host, hosts.root, tmp_path / "stderr", *words) as notebook:
-        job = notebook.job()
-        assert notebook.run("print('ä'); 6 * 7") == ("ok", "ä\n42")
-        assert notebook.run("input('name? ')", answer="ada") == ("ok", "'ada'")
         where = "__import__('os').environ.get('SLURM_JOB_ID', '').isdecimal(), __import__('os').uname()[1]"
         assert notebook.run(where)[1].startswith(f"({host == 'slurm'}")
+        use_and_end(notebook)
 
-        marked = hosts.root / "sleeps"
-        after(0, lambda: until(marked.exists) and notebook.manager.interrupt_kernel())
-        said = notebook.run(SLEEP.format(marked))
-        marked.unlink()
-        assert said == ("error", "KeyboardInterrupt")
-        assert len(notebook.run("print('x' * 20_000_000)")[1]) == 20_000_001
-        assert notebook.print_slowly(300) == ("ok", "".join(f"{number}\n" for number in range(300)))
 
-        notebook.manager.restart_kernel()
-        notebook.client.wait_for_ready(timeout=WAIT_S)
-        assert notebook.job() == job
-        assert notebook.run("number") == ("error", "NameError")
+def use_and_end(notebook: Notebook) -> None:
+    """Use all that a kernel does for its client: print, ask, interrupt, reconnect, restart, shut down."""
+    job = notebook.job()
+    assert notebook.run("print('ä'); 6 * 7") == ("ok", "ä\n42")
+    assert notebook.run("input('name? ')", answer="ada") == ("ok", "'ada'")
 
-        notebook.manager.shutdown_kernel()
-        assert until(lambda: notebook.outcome(job))["kind"] == "returned"
+    marked = notebook.root / "sleeps"
+    after(0, lambda: until(marked.exists) and notebook.manager.interrupt_kernel())
+    said = notebook.run(SLEEP.format(marked))
+    marked.unlink()
+    assert said == ("error", "KeyboardInterrupt")
+    assert len(notebook.run("print('x' * 20_000_000)")[1]) == 20_000_001
+    assert notebook.print_slowly(300) == ("ok", "".join(f"{number}\n" for number in range(300)))
+
+    notebook.manager.restart_kernel()
+    notebook.client.wait_for_ready(timeout=WAIT_S)
+    assert notebook.job() == job
+    assert notebook.run("number") == ("error", "NameError")
+
+    notebook.manager.shutdown_kernel()
+    assert until(lambda: notebook.outcome(job))["kind"] == "returned"
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize("platform", ["darwin", pytest.param("win32", marks=pytest.mark.long)])
+def test_a_mac_or_a_windows_machine_uses_a_kernel(
+    hosts: Hosts, platform: str, with_ipykernel: Path, jupyter: Path, tmp_path: Path
+):
+    words = ["--environment", f"venv:{with_ipykernel}", "--memory", "500MB"]
+    with opened_notebook(
+        "tensor01", hosts.root, tmp_path / "stderr", *words,
+        when_added=lambda: run_by(jupyter, "played_client.py", platform),
+    ) as notebook:  # fmt: skip
+        use_and_end(notebook)
 
 
 @pytest.mark.lab
@@ -466,12 +484,18 @@ def until_there(path: str) -> None:
         time.sleep(0.02)
 
 
-def waits_for(jupyter: Path, go: Path) -> None:
-    """Let the kernel's process look for its job only once this file is there, and fail with its text."""
-    script, spec = REPOSITORY / "tests/fixtures/slow_kernel.py", jupyter / "kernels" / "gpu-box" / "kernel.json"
+def run_by(jupyter: Path, script: str, word: str) -> None:
+    """Let a script of tests/fixtures be the kernel's process, with this word before those of `clusterfn`."""
+    spec = jupyter / "kernels" / "gpu-box" / "kernel.json"
     told = json.loads(spec.read_text())
     words = told["argv"][told["argv"].index("kernel") :]
-    spec.write_text(json.dumps({**told, "argv": [sys.executable, str(script), str(go), *words]}))
+    argv = [sys.executable, str(REPOSITORY / "tests" / "fixtures" / script), word, *words]
+    spec.write_text(json.dumps({**told, "argv": argv}))
+
+
+def waits_for(jupyter: Path, go: Path) -> None:
+    """Let the kernel's process look for its job only once this file is there, and fail with its text."""
+    run_by(jupyter, "slow_kernel.py", str(go))
 
 
 def displayed(notebook: Notebook, cells: Sequence[str], text: str) -> list[str]:

@@ -145,9 +145,9 @@ class NearEnd:
             self.events.post("found", await loop.in_thread(self._find, "clusterfn-kernel-job"))
         except ClusterfnError as error:
             self.events.post("failed", str(error))
-        except BaseException:
-            # Whatever ends the search, the client must not wait for ever.
-            self.events.post("failed", "")
+        except BaseException as error:
+            # Whatever ends the search, the client must not wait for ever, and its log says why.
+            self.events.post("failed", f"the search for its job has failed: {error!r}")
             raise
 
     def _accept(self, channel: int, listener: socket.socket) -> None:

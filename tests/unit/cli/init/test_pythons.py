@@ -57,7 +57,7 @@ def test_what_does_not_run_or_is_of_another_version_is_not_reported(tmp_path, mo
     put(tmp_path / ".local" / "bin" / "python9.9")
     put(tmp_path / "miniconda3" / "bin" / "python9.9", "#!/bin/sh\nexit 1\n")
 
-    assert pythons.find_pythons(Here(tmp_path)) == []
+    assert pythons.find_pythons(Here(tmp_path)) == {}
 
 
 def host_with(home: Path) -> SimpleNamespace:
@@ -122,13 +122,30 @@ def test_what_is_no_environment_there_is_asked_for_again(tmp_path, monkeypatch, 
     assert pythons.environment(host_with(tmp_path), None, Answers(yes=False)) == "conda:ml"
 
 
-def test_the_systems_own_is_the_last_that_is_proposed(monkeypatch):
-    said = SimpleNamespace(out=b"/usr/bin/python3.9\n/opt/x/bin/python3.9\nnonsense\n/usr/bin/python3.9\n")
-    reply = SimpleNamespace(result=lambda timeout: said)
+def test_one_with_pytorch_is_proposed_first_and_the_systems_own_last(monkeypatch):
+    lines = [
+        "/usr/bin/python3.9",
+        "/opt/x y/bin/python3.9",
+        "nonsense",
+        "/usr/bin/python3.9",
+        "/opt/z/bin/python3.9\ttorch",
+    ]
+    reply = SimpleNamespace(result=lambda timeout: SimpleNamespace(out="\n".join(lines).encode()))
 
-    assert pythons.find_pythons(SimpleNamespace(run=lambda argv, timeout_s: reply)) == [
-        "/opt/x/bin/python3.9", "/usr/bin/python3.9"
-    ]  # fmt: skip
+    found = pythons.find_pythons(SimpleNamespace(run=lambda argv, timeout_s: reply))
+
+    assert list(found) == ["/opt/z/bin/python3.9", "/opt/x y/bin/python3.9", "/usr/bin/python3.9"]
+    assert [path for path, has_torch in found.items() if has_torch] == ["/opt/z/bin/python3.9"]
+
+
+def test_one_with_pytorch_is_marked(tmp_path, capsys):
+    made = tmp_path / "venv-x"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", made], check=True)
+    (made / "lib" / f"python{MINOR}" / "site-packages" / "torch.py").touch()
+
+    pythons.environment(host_with(tmp_path), None, Answers(yes=True))
+
+    assert f"1  python:{made}/bin/python{MINOR}  (has PyTorch)" in capsys.readouterr().out
 
 
 def test_a_root_is_made_before_it_is_written_down(tmp_path):
