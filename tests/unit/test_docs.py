@@ -8,16 +8,21 @@ import functools
 import re
 import runpy
 import textwrap
+from collections import Counter
 from pathlib import Path
 
+import clusterfn
+from clusterfn import gpu
 from clusterfn.bridge import layout
+from clusterfn.calls.group import JobGroup
+from clusterfn.calls.job import Job
 from clusterfn.cli.check import host
 from clusterfn.cli.parser import make_parser
 from clusterfn.config import config_file
 from clusterfn.config.options import CallOptions, parse_options
 from clusterfn.hosts.survey import SurveyedGpus
 from tests.fixtures.waiting_call import calls_on
-from tests.unit.test_examples_of_docs import PAGES, ROOT, RUNNABLE
+from tests.unit.test_examples_of_docs import EXAMPLES, PAGES, ROOT, RUNNABLE
 
 
 @functools.cache
@@ -175,3 +180,44 @@ def literal(node: ast.expr) -> object:
         return ast.literal_eval(node)
     except ValueError:
         return None
+
+
+# Why no test runs a block, and on which pages how many are such. What runs them: test_a_runnable_example_runs_and_shows
+# _what_its_page_says, tests/e2e/test_recipes.py, and test_the_files_of_the_page_about_testing_are_tests_that_pass.
+MARKS = ("<!-- runnable -->", "<!-- runs on a host -->", "<!-- file: ")
+NOT_RUN = {
+    "it needs GPUs, nodes, an account or packages of its own": {
+        "README": 1, "checkpoints": 1, "containers": 1, "dask": 1, "environments": 1, "experiment-tracking": 3,
+        "frameworks": 4, "gpu-helpers": 3, "notebook": 1, "retries": 1, "several-gpus": 3, "tutorial": 1,
+    },
+    "it is a part, or several ways, of what stands elsewhere on the page": {
+        "attach": 1, "checkpoints": 1, "commands": 1, "configuration": 1, "debug": 1, "dependencies": 3,
+        "environments": 2, "experiment-tracking": 2, "files": 1, "follow-jobs": 2, "gpu-server": 1, "many-calls": 1,
+        "notebook": 1, "python-versions": 1, "retries": 1, "sweep": 1, "untrusted-hosts": 1,
+    },
+    "it shows another tool": {"migrate": 2},
+}  # fmt: skip
+OURS = {"clusterfn": clusterfn, "gpu": gpu, "job": Job, "group": JobGroup}
+
+
+def python_blocks(page: Path) -> list[tuple[str, str]]:
+    """Each Python block of a page, and the line before it."""
+    text = page.read_text(encoding="utf-8")
+    return re.findall(r"^([^\n]*)\n *```python\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
+
+
+def test_each_python_block_is_run_by_a_test_or_has_a_reason_why_not_and_names_what_exists():
+    blocks = [(page, *found) for page in PAGES for found in python_blocks(page)]
+    skipped = [(page, block) for page, mark, block in blocks if not mark.startswith(MARKS)]
+    told: Counter[str] = Counter()
+    for pages in NOT_RUN.values():
+        told.update(pages)
+
+    assert len(blocks) == sum(page.read_text(encoding="utf-8").count("```python") for page in PAGES)
+    assert Counter(page.stem for page, _ in skipped) == told
+    assert sum(mark == MARKS[0] for _, mark, _ in blocks) == len(EXAMPLES)
+    assert {page.stem for page, mark, _ in blocks if mark.startswith(MARKS[1:])} == {"libraries", "testing"}
+    for page, block in skipped:
+        names = re.findall(r"\b(clusterfn|gpu|job|group)\.(\w+)", re.sub(r"#.*|\".*?\"", "", block))
+        names += [("clusterfn", name) for name in re.findall(r"^from clusterfn import (\w+)$", block, re.MULTILINE)]
+        assert [each for each in names if each[1] != "id" and not hasattr(OURS[each[0]], each[1])] == [], page
