@@ -246,7 +246,7 @@ def test_a_name_that_this_machine_has_never_sent_is_looked_for_on_all_hosts_as_a
         monkeypatch.setenv("CLUSTERFN_HOST", usual)
         assert selection.select_one(read("logs", "train"), "logs") == ("cccc", "tensor01")
     assert main(["logs", "trian"]) == 2
-    assert "there is no job named 'trian' on tensor01; did you mean 'train'?" in capsys.readouterr().err
+    assert "there is no job named 'trian' on tensor01; did you mean train?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("word", ["7f3a000011112222/12", "7f3a000011112222[12]"])

@@ -55,7 +55,7 @@ def test_a_map_is_measured_by_its_largest_item_and_a_function_that_never_returne
 
 @pytest.mark.parametrize(
     ("kind", "said"),
-    [("memory", 'memory="40GB": it reached its limit'), ("time", 'time="15min": it reached its limit')],
+    [("memory", 'memory="48GB": it reached its limit'), ("time", 'time="15min": it reached its limit')],
 )
 def test_what_ran_out_of_memory_or_time_is_told_to_ask_for_more_whatever_was_measured_before(kind, said):
     asked = {"cores": 8, "memory_bytes": 32 * GB, "time_s": 600.0}

@@ -90,7 +90,7 @@ def test_a_host_without_nvidia_smi_has_no_gpus_until_it_is_installed(
     (tmp_path / "clusterfn.yml").write_text("hosts: {here: {scheduler: local}, far: {address: a, scheduler: bare}}\n")
     with pytest.raises(Unsatisfiable, match="gpus=1 is more than here has: 0") as rejected:
         host.capacity.enough(Resources(gpus=1))
-    assert rejected.value.hint.startswith("remove gpus=, or use host='far' of clusterfn.yml")
+    assert rejected.value.hint.startswith("remove gpus=, or use host='far': ")
 
     smi(TABLE)
     host.capacity.enough(Resources(gpus=1))
