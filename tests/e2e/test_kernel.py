@@ -10,6 +10,7 @@ import queue
 import secrets
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -363,6 +364,8 @@ def test_a_kernel_runs_over_ssh_and_inside_a_job_of_slurm(
 
 def use_and_end(notebook: Notebook) -> None:
     """Use all that a kernel does for its client: print, ask, interrupt, reconnect, restart, shut down."""
+    for _ in range(20):  # of a program that looks for open ports
+        socket.create_connection(("127.0.0.1", notebook.client.shell_port)).close()
     job = notebook.job()
     assert notebook.run("print('ä'); 6 * 7") == ("ok", "ä\n42")
     assert notebook.run("input('name? ')", answer="ada") == ("ok", "'ada'")
