@@ -340,14 +340,7 @@ def with_ipykernel(lab: Any) -> Path:
 @ON_SLURM
 @pytest.mark.parametrize("in_image", [False, pytest.param(True, marks=pytest.mark.long)], ids=["venv", "image"])
 def test_a_kernel_runs_over_ssh_and_inside_a_job_of_slurm(
-    hosts: Hosts,
-    lab: Any,
-    host: str,
-    in_image: bool,
-    with_ipykernel: Path,
-    jupyter: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    hosts: Hosts, lab: Any, host: str, in_image: bool, with_ipykernel: Path, jupyter, tmp_path: Path, monkeypatch
 ):
     environment = f"venv:{with_ipykernel}"
     if in_image:

@@ -53,12 +53,10 @@ def test_a_map_is_measured_by_its_largest_item_and_a_function_that_never_returne
     assert reports_on([job(state="RAISED", message="9 of 9 ended: 8 returned, 1 raised")])[0]["suggestions"] != []
 
 
-@pytest.mark.parametrize(
-    ("kind", "said"),
-    [("memory", 'memory="48GB": it reached its limit'), ("time", 'time="15min": it reached its limit')],
-)
-def test_what_ran_out_of_memory_or_time_is_told_to_ask_for_more_whatever_was_measured_before(kind, said):
+@pytest.mark.parametrize(("kind", "option"), [("memory", 'memory="48GB"'), ("time", 'time="15min"')])
+def test_what_ran_out_of_memory_or_time_is_told_to_ask_for_more_whatever_was_measured_before(kind, option):
     asked = {"cores": 8, "memory_bytes": 32 * GB, "time_s": 600.0}
+    died, said = job(state="DIED", kind=kind, asked=asked), f"{option}: it reached its limit"
 
-    assert reports_on([job(state="DIED", kind=kind, asked=asked)])[0]["suggestions"] == [said]
-    assert said in reports_on([job(asked=asked), job(state="DIED", kind=kind, asked=asked)])[0]["suggestions"]
+    assert reports_on([died])[0]["suggestions"] == [said]
+    assert said in reports_on([job(asked=asked), died])[0]["suggestions"]
