@@ -209,9 +209,8 @@ def test_what_listens_is_private(notebook: Notebook):
 
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((folder / "connection.json").stat().st_mode) == 0o600
-    assert {path.name for path in folder.iterdir()} == {
-        "s", "pipe", "connection.json", *(f"k-{number}" for number in range(1, 6))
-    }  # fmt: skip
+    sockets = {f"k-{number}" for number in range(1, 6)}
+    assert {path.name for path in folder.iterdir()} == {"s", "pipe", "connection.json", *sockets}
     assert not tcp_sockets(descendants_of(holder)), "a port that others can connect to"
     forking = "import os, sys\nif os.fork() == 0:\n    print('child', flush=True)\n    os._exit(0)\n"
     forking += "status = os.wait()[1]\n__import__('time').sleep(2)\nstatus"  # its output takes another way

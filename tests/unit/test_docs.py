@@ -14,8 +14,6 @@ from pathlib import Path
 import clusterfn
 from clusterfn import gpu
 from clusterfn.bridge import layout
-from clusterfn.calls.group import JobGroup
-from clusterfn.calls.job import Job
 from clusterfn.cli.check import host
 from clusterfn.cli.parser import make_parser
 from clusterfn.config import config_file
@@ -95,9 +93,8 @@ def test_the_reference_has_every_command_and_option():
     known = {option for parser in all_commands().values() for each in parser._actions for option in each.option_strings}
     long = {option for option in known if option.startswith("--")} - {"--verbose", "--follow"}
 
-    assert [
-        word for word in (*(f"clusterfn {name}" for name in all_commands()), *sorted(long)) if word not in text
-    ] == []
+    words = [*(f"clusterfn {name}" for name in all_commands()), *sorted(long)]
+    assert [word for word in words if word not in text] == []
 
 
 def test_the_page_for_assistants_is_the_skill_and_names_what_may_and_may_not_be_run():
@@ -194,7 +191,7 @@ NOT_RUN = {
     "experiment-tracking follow-jobs follow-jobs gpu-server many-calls python-versions retries sweep untrusted-hosts",
     "it shows another tool": "migrate migrate",
 }  # fmt: skip
-OURS = {"clusterfn": clusterfn, "gpu": gpu, "job": Job, "group": JobGroup}
+OURS = {"clusterfn": clusterfn, "gpu": gpu, "job": clusterfn.Job, "group": clusterfn.JobGroup}
 
 
 def python_blocks(page: Path) -> list[tuple[str, str]]:

@@ -124,19 +124,13 @@ def test_what_is_no_environment_there_is_asked_for_again(tmp_path, monkeypatch, 
 
 
 def test_one_with_pytorch_is_proposed_first_and_the_systems_own_last(monkeypatch):
-    lines = [
-        "/usr/bin/python3.9",
-        "/opt/x y/bin/python3.9",
-        "nonsense",
-        "/usr/bin/python3.9",
-        "/opt/z/bin/python3.9\ttorch",
-    ]
-    reply = SimpleNamespace(result=lambda timeout: SimpleNamespace(out="\n".join(lines).encode()))
+    said = b"/usr/bin/python3.9\n/opt/x y/bin/python3.9\nnonsense\n/usr/bin/python3.9\n/opt/z/bin/python3.9\ttorch\n"
+    reply = SimpleNamespace(result=lambda timeout: SimpleNamespace(out=said))
 
     found = pythons.find_pythons(SimpleNamespace(run=lambda argv, timeout_s: reply))
 
-    assert list(found) == ["/opt/z/bin/python3.9", "/opt/x y/bin/python3.9", "/usr/bin/python3.9"]
-    assert [path for path, has_torch in found.items() if has_torch] == ["/opt/z/bin/python3.9"]
+    folders = {"/opt/z/bin": True, "/opt/x y/bin": False, "/usr/bin": False}
+    assert [*found.items()] == [(f"{folder}/python3.9", has_torch) for folder, has_torch in folders.items()]
 
 
 def test_one_with_pytorch_is_marked(tmp_path, capsys):
