@@ -159,8 +159,7 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
 
     @property
     def state(self) -> str:
-        """PENDING, RUNNING, CANCELLED (all have ended, one at least was cancelled), RETURNED (one has a value), DIED or
-        UNKNOWN."""
+        """PENDING, RUNNING, UNKNOWN; once all have ended, RETURNED, or how one failed: CANCELLED, DIED, RAISED."""
         return self._known.state
 
     @property

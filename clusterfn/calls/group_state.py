@@ -90,11 +90,7 @@ class GroupState:
             return UNKNOWN
         if not self.done():
             return RUNNING if known[PENDING] < len(self) else PENDING
-        if known[CANCELLED]:
-            return CANCELLED
-        if known[RETURNED] or not len(self):
-            return RETURNED
-        return RAISED if known[RAISED] else DIED
+        return next((state for state in (CANCELLED, DIED, RAISED) if known[state]), RETURNED)
 
     @property
     def reason(self) -> str:

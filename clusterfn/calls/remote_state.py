@@ -61,6 +61,7 @@ class JobInfo:
         ended: When it ended, as `started`; None if it has not.
         asked: What it asked for, by the names of `Resources`.
         usage: As `Job.usage`, while it runs, too. Of a map it is that of all items.
+        kind: That of its outcome, such as "memory"; "" before it has ended.
     """
 
     id: str
@@ -77,6 +78,7 @@ class JobInfo:
     ended: float | None = None
     asked: Mapping[str, Any] = field(default_factory=dict)
     usage: Mapping[str, Any] = field(default_factory=dict)
+    kind: str = ""
 
     @property
     def detail(self) -> str:
@@ -150,7 +152,7 @@ def checked_job(job: dict[str, Any]) -> dict[str, Any]:
     numbers = [job["started"], *(job[name] for name in _NUMBERS if job.get(name) is not None)]
     if not all(type(value) in (int, float) and -_LATEST < value < _LATEST for value in numbers):
         raise ValueError("a number")
-    texts = [*(job[name] for name in _TEXTS), *job.get("inputs", ()), job.get("arguments", "")]
+    texts = [*(job[name] for name in _TEXTS), *job.get("inputs", ()), job.get("arguments", ""), job.get("kind", "")]
     if not all(type(text) is str for text in texts):
         raise ValueError("a text")
     request, usage = job.get("asked") or {}, job.get("usage") or {}

@@ -8,10 +8,11 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import RETURNED, SHORT
 from clusterfn.bridge.supervisor.gpus import QUIET_MIB
 from clusterfn.bridge.supervisor.text import counted, format_duration, format_size, shortened
@@ -118,6 +119,7 @@ _WORTH = 0.7
 _SAMPLED_S = 60.0
 # Only luck saved a job that used this part of its limit from being killed, so suggest more.
 _NEAR = 0.95
+_LIMIT = "its limit"
 # Round suggestions up to multiples of these bytes and seconds, by their size.
 _MEMORY_STEPS = (2**28, 2**30, 4 * 2**30, 16 * 2**30)
 _TIME_STEPS = (60.0, 600.0, 3600.0)
@@ -164,13 +166,14 @@ def _report(jobs: Sequence[JobInfo]) -> dict[str, Any]:
         "gpu_memory_bytes": max(gpu_memory, default=None),
         "longest_s": max((record.get("longest_s") or record.get("wall_s") or 0.0 for record in used), default=0.0),
     }
-    # A job that failed may have needed more than it had the time to use.
-    has_returned = any(job.state == RETURNED for job in jobs)
-    return {**report, "suggestions": suggestions(report, requested) if has_returned else []}
+    advice = suggestions(report, requested, {job.kind for job in jobs})
+    # A job that failed may have needed more than it had the time to use. A map says how many items have returned.
+    has_returned = any(job.state == RETURNED or " returned" in job.message for job in jobs)
+    return {**report, "suggestions": [line for line in advice if has_returned or line.endswith(_LIMIT)]}
 
 
-def suggestions(used: Mapping[str, Any], requested: Mapping[str, Any]) -> list[str]:
-    """Say what to ask for the next time.
+def suggestions(used: Mapping[str, Any], requested: Mapping[str, Any], kinds: Collection[str] = ()) -> list[str]:
+    """Say what to ask for the next time, given the kinds of outcomes too.
 
     Example:
         >>> suggestions({"cores": 1.4, "memory_bytes": 3 * 2**30}, {"cores": 8, "memory_bytes": 2**35})
@@ -181,24 +184,27 @@ def suggestions(used: Mapping[str, Any], requested: Mapping[str, Any]) -> list[s
     if cores and used.get("cores") is not None:
         enough = max(1, math.ceil(used["cores"] * _MARGIN["cores"]))
         advice += [f"cores={enough}"] if enough <= _WORTH * cores else []
-    if memory and used.get("memory_bytes"):
-        enough = _rounded_up(used["memory_bytes"] * _MARGIN["memory"], _MEMORY_STEPS)
-        advice += _if_worth_it(f'memory="{exact_memory(enough)}"', memory, used["memory_bytes"], enough)
+    # What ran out of memory or time reached its limit, even if it was last measured before that.
+    most = max(used.get("memory_bytes") or 0, memory if memory and layout.MEMORY in kinds else 0)
+    if memory and most:
+        enough = _rounded_up(most * _MARGIN["memory"], _MEMORY_STEPS)
+        advice += _if_worth_it(f'memory="{exact_memory(enough)}"', memory, most, enough)
     filled = (used.get("gpu_memory_bytes") or 0) > QUIET_MIB << 20
     # The job must have run long enough for its GPUs to be measured.
     was_measured = (used.get("longest_s") or 0.0) >= _SAMPLED_S
     if requested.get("gpus") and used.get("gpu_use_percent") == 0 and not filled and was_measured:
         advice.append("gpus=0: its GPUs did nothing")
-    if limit_s and used.get("longest_s"):
-        enough = _rounded_up(used["longest_s"] * _MARGIN["time"], _TIME_STEPS)
-        advice += _if_worth_it(f'time="{math.ceil(enough / 60)}min"', limit_s, used["longest_s"], enough)
+    longest_s = max(used.get("longest_s") or 0.0, limit_s if limit_s and layout.TIME in kinds else 0.0)
+    if limit_s and longest_s:
+        enough = _rounded_up(longest_s * _MARGIN["time"], _TIME_STEPS)
+        advice += _if_worth_it(f'time="{math.ceil(enough / 60)}min"', limit_s, longest_s, enough)
     return advice
 
 
 def _if_worth_it(option: str, requested: float, used: float, enough: float) -> list[str]:
     """Return the option if what was used came close to what was asked for, or if much less is enough."""
     if used >= _NEAR * requested:
-        return [f"{option}: it was close to its limit"]
+        return [f"{option}: it {'reached' if used >= requested else 'was close to'} {_LIMIT}"]
     return [option] if enough <= _WORTH * requested else []
 
 

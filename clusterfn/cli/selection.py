@@ -273,6 +273,8 @@ def _list_each(hosts: Sequence[str], command: str) -> list[JobInfo]:
 def _list_by_names(words: Sequence[str], command: str, args: argparse.Namespace | None = None) -> list[JobInfo]:
     """List the jobs of the usual host, and of those to which this machine has sent jobs of these names.
 
+    If none of them has a job of a name, list those of all hosts of clusterfn.yml: an id is looked for in the same way.
+
     Raises:
         ClusterfnError: The usual host cannot say, or no host has such a job and one cannot say.
     """
@@ -282,15 +284,27 @@ def _list_by_names(words: Sequence[str], command: str, args: argparse.Namespace 
         usual = [_usual_host(words, command, args)]
     except ConfigError:
         # There are several hosts and no default, so the call that sent such a job named its host.
-        if not others:
+        if not words or words[0] in hosts:
             raise
         usual = []
-    jobs, errors = list_jobs(list(dict.fromkeys([*usual, *others])))
+    asked = list(dict.fromkeys([*usual, *others]))
+    jobs, errors = list_jobs(asked)
+    rest = [name for name in config_file.load().named if name not in asked]
+    names = [word for word in words if word not in hosts and not _is_id(word)]
+    if rest and any(not any(_is_named(job, name) for job in jobs) for name in names):
+        more, silent = list_jobs(rest)
+        jobs = sorted({job.id: job for job in (*more, *jobs)}.values(), key=lambda job: job.started, reverse=True)
+        _warn_of(silent)
     for name, error in errors.items():
         if name in usual or not any(_is_named(job, word) for job in jobs for word in words):
             raise error
-        console.warn(f"jobs of {name} are left out: {in_one_line(error.message)}")
+    _warn_of(errors)
     return jobs
+
+
+def _warn_of(errors: Mapping[str, ClusterfnError]) -> None:
+    for name, error in errors.items():
+        console.warn(f"jobs of {name} are left out: {in_one_line(error.message)}")
 
 
 def _is_id(word: str) -> bool:
@@ -325,7 +339,7 @@ def _is_named(job: JobInfo, word: str) -> bool:
 
 
 def _no_such_name(word: str, jobs: Sequence[JobInfo], hosts: Sequence[str], command: str) -> ConfigError:
-    searched = hosts or [job.host for job in jobs[:1]]
+    searched = hosts or list(dict.fromkeys(job.host for job in jobs))
     where = f" on {' or '.join(searched)}" if searched else ""
     near = did_you_mean(word, sorted({job.name for job in jobs}))
     hint = "clusterfn jobs HOST lists ids and names; an id has at least four digits of 0-9 and a-f"

@@ -157,7 +157,8 @@ def choose(source: PythonSource, project: ProjectFile, platform: str, printed: s
         if not why_not:
             return HostPython(answer["path"], text, answer["glibc"], answer["abi"])
         reasons.append(f"{answer['given']} {why_not}")
-    missing, hint = f"{host} has no Python", "name its path, env_python: /path/to/python3.11"
+    path = f"{project.path.name}[python:/path/to/python3.11]"
+    missing, hint = f"{host} has no Python", f'name its path, environment="{path}" or env_python: /path/to/python3.11'
     if source.program:
         missing, hint = f"{host} cannot use the Python {source.program}", "correct the path"
     message = f"{missing} for {project.path.name}"

@@ -26,6 +26,7 @@ from clusterfn.bridge.supervisor.eligible_gpus import (
     suggest_gpus,
 )
 from clusterfn.bridge.supervisor.text import format_size
+from clusterfn.config import config_file
 from clusterfn.config.spec import Host, Resources
 from clusterfn.config.units import exact_memory
 from clusterfn.errors import ConfigError, HostError, Unsatisfiable, nearest_word
@@ -122,8 +123,12 @@ class HostCapacity:
 
     def _reject_above(self, name: str, requested: int, available: int, as_text: Callable[[int], str]) -> None:
         if requested > available:
-            other = f"remove {name}=, or use another host: `clusterfn init ADDRESS` adds one"
-            hint = f"ask for at most {as_text(available)}" if available else other
+            hint = f"ask for at most {as_text(available)}"
+            if not available:
+                others = [other for other in config_file.load().named if other != self._settings.name]
+                which = f"host={' or '.join(map(repr, others[:3]))}: `clusterfn gpus HOST` shows its GPUs"
+                add = "another host: `clusterfn init ADDRESS` adds one"
+                hint = f"remove {name}=, or use {which if others else add}"
             message = f"{name}={as_text(requested)} is more than {self._settings.name} has: {as_text(available)}"
             raise Unsatisfiable(message, host=self._settings.name, stage="submit", hint=hint)
 

@@ -10,6 +10,7 @@ import queue
 import secrets
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -208,9 +209,8 @@ def test_what_listens_is_private(notebook: Notebook):
 
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((folder / "connection.json").stat().st_mode) == 0o600
-    assert {path.name for path in folder.iterdir()} == {
-        "s", "pipe", "connection.json", *(f"k-{number}" for number in range(1, 6))
-    }  # fmt: skip
+    sockets = {f"k-{number}" for number in range(1, 6)}
+    assert {path.name for path in folder.iterdir()} == {"s", "pipe", "connection.json", *sockets}
     assert not tcp_sockets(descendants_of(holder)), "a port that others can connect to"
     forking = "import os, sys\nif os.fork() == 0:\n    print('child', flush=True)\n    os._exit(0)\n"
     forking += "status = os.wait()[1]\n__import__('time').sleep(2)\nstatus"  # its output takes another way
@@ -339,14 +339,7 @@ def with_ipykernel(lab: Any) -> Path:
 @ON_SLURM
 @pytest.mark.parametrize("in_image", [False, pytest.param(True, marks=pytest.mark.long)], ids=["venv", "image"])
 def test_a_kernel_runs_over_ssh_and_inside_a_job_of_slurm(
-    hosts: Hosts,
-    lab: Any,
-    host: str,
-    in_image: bool,
-    with_ipykernel: Path,
-    jupyter: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    hosts: Hosts, lab: Any, host: str, in_image: bool, with_ipykernel: Path, jupyter, tmp_path: Path, monkeypatch
 ):
     environment = f"venv:{with_ipykernel}"
     if in_image:
@@ -356,27 +349,47 @@ def test_a_kernel_runs_over_ssh_and_inside_a_job_of_slurm(
         environment = f"charliecloud:{IMAGES}/{packages.parent.name}"
     words = ["--environment", environment, "--memory", "500MB"]
     with opened_notebook(host, hosts.root, tmp_path / "stderr", *words) as notebook:
-        job = notebook.job()
-        assert notebook.run("print('ä'); 6 * 7") == ("ok", "ä\n42")
-        assert notebook.run("input('name? ')", answer="ada") == ("ok", "'ada'")
         where = "__import__('os').environ.get('SLURM_JOB_ID', '').isdecimal(), __import__('os').uname()[1]"
         assert notebook.run(where)[1].startswith(f"({host == 'slurm'}")
+        use_and_end(notebook)
 
-        marked = hosts.root / "sleeps"
-        after(0, lambda: until(marked.exists) and notebook.manager.interrupt_kernel())
-        said = notebook.run(SLEEP.format(marked))
-        marked.unlink()
-        assert said == ("error", "KeyboardInterrupt")
-        assert len(notebook.run("print('x' * 20_000_000)")[1]) == 20_000_001
-        assert notebook.print_slowly(300) == ("ok", "".join(f"{number}\n" for number in range(300)))
 
-        notebook.manager.restart_kernel()
-        notebook.client.wait_for_ready(timeout=WAIT_S)
-        assert notebook.job() == job
-        assert notebook.run("number") == ("error", "NameError")
+def use_and_end(notebook: Notebook) -> None:
+    """Use all that a kernel does for its client: print, ask, interrupt, reconnect, restart, shut down."""
+    for _ in range(20):  # of a program that looks for open ports
+        socket.create_connection(("127.0.0.1", notebook.client.shell_port)).close()
+    job = notebook.job()
+    assert notebook.run("print('ä'); 6 * 7") == ("ok", "ä\n42")
+    assert notebook.run("input('name? ')", answer="ada") == ("ok", "'ada'")
 
-        notebook.manager.shutdown_kernel()
-        assert until(lambda: notebook.outcome(job))["kind"] == "returned"
+    marked = notebook.root / "sleeps"
+    after(0, lambda: until(marked.exists) and notebook.manager.interrupt_kernel())
+    said = notebook.run(SLEEP.format(marked))
+    marked.unlink()
+    assert said == ("error", "KeyboardInterrupt")
+    assert len(notebook.run("print('x' * 20_000_000)")[1]) == 20_000_001
+    assert notebook.print_slowly(300) == ("ok", "".join(f"{number}\n" for number in range(300)))
+
+    notebook.manager.restart_kernel()
+    notebook.client.wait_for_ready(timeout=WAIT_S)
+    assert notebook.job() == job
+    assert notebook.run("number") == ("error", "NameError")
+
+    notebook.manager.shutdown_kernel()
+    assert until(lambda: notebook.outcome(job))["kind"] == "returned"
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize("platform", ["darwin", pytest.param("win32", marks=pytest.mark.long)])
+def test_a_mac_or_a_windows_machine_uses_a_kernel(
+    hosts: Hosts, platform: str, with_ipykernel: Path, jupyter: Path, tmp_path: Path
+):
+    words = ["--environment", f"venv:{with_ipykernel}", "--memory", "500MB"]
+    with opened_notebook(
+        "tensor01", hosts.root, tmp_path / "stderr", *words,
+        when_added=lambda: run_by(jupyter, "played_client.py", platform),
+    ) as notebook:  # fmt: skip
+        use_and_end(notebook)
 
 
 @pytest.mark.lab
@@ -466,12 +479,18 @@ def until_there(path: str) -> None:
         time.sleep(0.02)
 
 
-def waits_for(jupyter: Path, go: Path) -> None:
-    """Let the kernel's process look for its job only once this file is there, and fail with its text."""
-    script, spec = REPOSITORY / "tests/fixtures/slow_kernel.py", jupyter / "kernels" / "gpu-box" / "kernel.json"
+def run_by(jupyter: Path, script: str, word: str) -> None:
+    """Let a script of tests/fixtures be the kernel's process, with this word before those of `clusterfn`."""
+    spec = jupyter / "kernels" / "gpu-box" / "kernel.json"
     told = json.loads(spec.read_text())
     words = told["argv"][told["argv"].index("kernel") :]
-    spec.write_text(json.dumps({**told, "argv": [sys.executable, str(script), str(go), *words]}))
+    argv = [sys.executable, str(REPOSITORY / "tests" / "fixtures" / script), word, *words]
+    spec.write_text(json.dumps({**told, "argv": argv}))
+
+
+def waits_for(jupyter: Path, go: Path) -> None:
+    """Let the kernel's process look for its job only once this file is there, and fail with its text."""
+    run_by(jupyter, "slow_kernel.py", str(go))
 
 
 def displayed(notebook: Notebook, cells: Sequence[str], text: str) -> list[str]:

@@ -8,8 +8,11 @@ import functools
 import re
 import runpy
 import textwrap
+from collections import Counter
 from pathlib import Path
 
+import clusterfn
+from clusterfn import gpu
 from clusterfn.bridge import layout
 from clusterfn.cli.check import host
 from clusterfn.cli.parser import make_parser
@@ -17,7 +20,7 @@ from clusterfn.config import config_file
 from clusterfn.config.options import CallOptions, parse_options
 from clusterfn.hosts.survey import SurveyedGpus
 from tests.fixtures.waiting_call import calls_on
-from tests.unit.test_examples_of_docs import PAGES, ROOT, RUNNABLE
+from tests.unit.test_examples_of_docs import EXAMPLES, PAGES, ROOT, RUNNABLE
 
 
 @functools.cache
@@ -90,9 +93,8 @@ def test_the_reference_has_every_command_and_option():
     known = {option for parser in all_commands().values() for each in parser._actions for option in each.option_strings}
     long = {option for option in known if option.startswith("--")} - {"--verbose", "--follow"}
 
-    assert [
-        word for word in (*(f"clusterfn {name}" for name in all_commands()), *sorted(long)) if word not in text
-    ] == []
+    words = [*(f"clusterfn {name}" for name in all_commands()), *sorted(long)]
+    assert [word for word in words if word not in text] == []
 
 
 def test_the_page_for_assistants_is_the_skill_and_names_what_may_and_may_not_be_run():
@@ -175,3 +177,38 @@ def literal(node: ast.expr) -> object:
         return ast.literal_eval(node)
     except ValueError:
         return None
+
+
+# What runs the blocks behind these marks: tests/unit/test_examples_of_docs.py and tests/e2e/test_recipes.py.
+MARKS = ("<!-- runnable -->", "<!-- runs on a host -->", "<!-- file: ")
+# Why no test runs a block, and the page of each such block.
+NOT_RUN = {
+    "it needs GPUs, nodes, an account or packages of its own": "README checkpoints containers dask environments "
+    + "experiment-tracking " * 3 + "frameworks " * 4 + "gpu-helpers " * 3 + "notebook retries tutorial "
+    + "several-gpus " * 3,
+    "it is a part, or shows several ways, of what stands elsewhere on the page": "attach checkpoints commands debug "
+    "configuration dependencies dependencies dependencies environments environments experiment-tracking files notebook "
+    "experiment-tracking follow-jobs follow-jobs gpu-server many-calls python-versions retries sweep untrusted-hosts",
+    "it shows another tool": "migrate migrate",
+}  # fmt: skip
+OURS = {"clusterfn": clusterfn, "gpu": gpu, "job": clusterfn.Job, "group": clusterfn.JobGroup}
+
+
+def python_blocks(page: Path) -> list[tuple[str, str]]:
+    """Each Python block of a page, and the line before it."""
+    text = page.read_text(encoding="utf-8")
+    return re.findall(r"^([^\n]*)\n *```python\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
+
+
+def test_each_python_block_is_run_by_a_test_or_has_a_reason_why_not_and_names_what_exists():
+    blocks = [(page, *found) for page in PAGES for found in python_blocks(page)]
+    skipped = [(page, block) for page, mark, block in blocks if not mark.startswith(MARKS)]
+
+    assert len(blocks) == sum(page.read_text(encoding="utf-8").count("```python") for page in PAGES)
+    assert Counter(page.stem for page, _ in skipped) == Counter(" ".join(NOT_RUN.values()).split())
+    assert sum(mark == MARKS[0] for _, mark, _ in blocks) == len(EXAMPLES)
+    assert {page.stem for page, mark, _ in blocks if mark.startswith(MARKS[1:])} == {"libraries", "testing"}
+    for page, block in skipped:
+        names = re.findall(r"\b(clusterfn|gpu|job|group)\.(\w+)", re.sub(r"#.*|\".*?\"", "", block))
+        names += [("clusterfn", name) for name in re.findall(r"^from clusterfn import (\w+)$", block, re.MULTILINE)]
+        assert [each for each in names if each[1] != "id" and not hasattr(OURS[each[0]], each[1])] == [], page

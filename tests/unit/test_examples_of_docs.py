@@ -215,13 +215,8 @@ def test_the_files_of_the_page_about_testing_are_tests_that_pass(tmp_path):
     for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
 
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=150,
-    )
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path]
+    ran = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=150)
 
     assert set(files) == {"conftest.py", "training.py", "test_training.py"}
     assert ran.returncode == 0 and "3 passed" in ran.stdout, ran.stdout + ran.stderr

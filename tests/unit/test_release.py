@@ -112,7 +112,7 @@ def recipe() -> dict[str, Any]:
 
 
 def test_the_builder_of_conda_packages_takes_the_recipe_which_has_what_its_index_asks_for():
-    """conda-smithy, which checks more, is not on the package index."""
+    """conda-smithy, which checks more, is not on the package index; its linter was run by hand."""
     builder = pytest.importorskip("rattler_build", reason="py-rattler-build is not installed")
     stage = builder.Stage0Recipe.from_yaml(RECIPE.replace("SHA256-OF-THE-SDIST", "0" * 64))
 

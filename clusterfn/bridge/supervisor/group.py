@@ -48,11 +48,11 @@ def conclude_if_complete(job: JobFolder) -> None:
         return
     ended = kinds(job.home)
     group = JobFolder(job.home)
-    ends = list(ended.values())
-    # as `JobGroup.state` says it
-    known = [kind for kind in (CANCELLED, RETURNED, RESULT, RAISED, COMMAND) if kind in ends] + ends + [RETURNED]
+    # The group ends like its worst item, as in `JobGroup.state`.
+    ranks = [CANCELLED, None, RAISED, COMMAND, RESULT, RETURNED]
+    worst = min(ended.values(), key=lambda kind: ranks.index(kind if kind in ranks else None), default=RETURNED)
     usage = usage_of_ended_items(job.home)
-    Attempt(group, 1).publish(Verdict(known[0], in_words(ended, spec["count"]), by="supervisor", usage=usage))
+    Attempt(group, 1).publish(Verdict(worst, in_words(ended, spec["count"]), by="supervisor", usage=usage))
     job.scheduler.cancel_waiting_elements()
 
 

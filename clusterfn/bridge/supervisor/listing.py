@@ -43,8 +43,8 @@ _ENDED = frozenset(FINAL.values()) | {DIED}
 _ASKED = ("cores", "memory_bytes", "gpus", "time_s", "nodes", "tasks_per_node")
 _PAGE_BYTES = 2 * 1024 * 1024
 
-# Of a job: its state, a line about it, since when, for how many seconds it has run or ran, and what it has used.
-Seen = namedtuple("Seen", ("state", "message", "since", "ran_s", "usage"))
+# A job's state, a line about it, since when, for how many seconds, what it has used, and its outcome's kind or "".
+Seen = namedtuple("Seen", ("state", "message", "since", "ran_s", "usage", "kind"))
 
 
 def listing(root: str, after: str = "", page_bytes: int = _PAGE_BYTES) -> int:
@@ -70,13 +70,13 @@ def describe(folder: str) -> "dict[str, Any]":
     try:
         job = JobFolder(folder)
         started = os.stat(os.path.join(folder, layout.SPEC)).st_mtime
-        state, message, since, ran_s, usage = _seen(job)
+        state, message, since, ran_s, usage, kind = _seen(job)
         if state in _ENDED and os.path.exists(job.path(layout.NOTIFIED)):
             message = "; ".join(filter(None, [message, notify.failure_in_words(job.home)]))
         asked = job.spec["resources"]
         shown: "dict[str, Any]" = {"id": job.id, "name": job.spec["name"], "host": job.spec["host"]}
         shown.update(state=state, message=message, started=started, since=since, ran_s=ran_s)
-        shown.update(ended=since if state in _ENDED else None, usage=usage or {})
+        shown.update(ended=since if state in _ENDED else None, usage=usage or {}, kind=kind)
         shown.update(gpus=(asked.get("gpus") or 0) * (asked.get("nodes") or 1))
         shown.update(asked={name: value for name, value in asked.items() if name in _ASKED and value is not None})
         shown.update(inputs=[dependency.job for dependency in dependencies_of(job.spec)])
@@ -105,12 +105,12 @@ def _seen(job: JobFolder) -> Seen:
         now = time.time()
         state, message, usage = _of_items(job)
         ran = None if begun is None else max(0.0, now - begun)
-        return Seen(state, message, sent if state == PENDING else begun, ran, usage)
+        return Seen(state, message, sent if state == PENDING else begun, ran, usage, "")
     if not numbers:
         wanted = dependencies_of(job.spec)
         waits = Dependencies(job.root).describe_open(wanted) if wanted else ""
         why = report.reason_of(job.root, job.id) or _refused(job) or waits or HAS_NOT_STARTED
-        return Seen(PENDING, why, sent, None, None)
+        return Seen(PENDING, why, sent, None, None, "")
     attempt = final_attempt(job) or Attempt(job, numbers[-1])
     outcome = attempt.outcome()
     if outcome is None:
@@ -118,14 +118,15 @@ def _seen(job: JobFolder) -> Seen:
     ended = date_of(attempt.path(layout.OUTCOME))
     # The job is to be started again.
     if not outcome["final"]:
-        reason = report.reason_of(job.root, job.id) or _first_line(outcome.get("message"))
-        return Seen(PENDING, reason, ended, None, None)
+        why = report.reason_of(job.root, job.id) or _first_line(outcome.get("message"))
+        return Seen(PENDING, why, ended, None, None, "")
     usage = outcome.get("usage") or {}
     begun = _begun_of_items(job) if job.spec.get("group") else None
     ran_s = usage.get("wall_s")
     if begun is not None and ended is not None:
         ran_s = max(0.0, ended - begun)
-    return Seen(FINAL.get(outcome["kind"], DIED), _first_line(outcome.get("message")), ended, ran_s, usage)
+    kind = outcome["kind"]
+    return Seen(FINAL.get(kind, DIED), _first_line(outcome.get("message")), ended, ran_s, usage, kind)
 
 
 def _refused(job: JobFolder) -> str:
@@ -197,4 +198,4 @@ def _of_events(attempt: Attempt) -> Seen:
         # A network file system shows the time of a file later.
         silent_s = 0.0
     state, message = seen_state(state, message, silent_s)
-    return Seen(state, message, since, None if state == UNKNOWN else ran_s, None)
+    return Seen(state, message, since, None if state == UNKNOWN else ran_s, None, "")

@@ -24,6 +24,7 @@ _EVIDENCE_LINES = 20
 # A secret with fewer characters would be found in every other word.
 _SHORTEST_SECRET = 4
 _LINE_LENGTH = 500
+_BRIDGE_FRAME = re.compile(r'  File ".*/bridge/[0-9a-f]{64}/.*", line \d+ in ')
 
 
 def native(value: "Any") -> "Any":
@@ -116,7 +117,7 @@ def last_lines(raw: bytes, count: int = _EVIDENCE_LINES) -> "list[str]":
     """The last lines of some output, safe to show: decoded, without control characters, no line over 500 characters."""
     lines = raw.decode("utf-8", "replace").replace("\r\n", "\n").split("\n")
     shown = [printable(line.rsplit("\r", 1)[-1]).rstrip() for line in lines]
-    return [line[:_LINE_LENGTH] for line in shown if line][-count:]
+    return [line[:_LINE_LENGTH] for line in shown if line and not _BRIDGE_FRAME.match(line)][-count:]
 
 
 def printable(text: str) -> str:

@@ -28,8 +28,9 @@ _NEEDS = "from packages of a channel that your machine can reach"
 _LOOK = r"""
 name=$1 minor=$2; shift 2
 try() { for p in "$@"; do [ -x "$p" ] && [ ! -d "$p" ] && "$p" -I -c "
-import os, sys
-if sys.version_info[:2] == tuple(map(int, '$minor'.split('.'))): print(os.path.abspath(sys.executable))
+import importlib.util, os, sys
+if sys.version_info[:2] == tuple(map(int, '$minor'.split('.'))):
+    print(os.path.abspath(sys.executable), *['torch'] * bool(importlib.util.find_spec('torch')), sep='\t')
 " 2>/dev/null </dev/null; done; }
 [ -r "$HOME/.conda/environments.txt" ] && while IFS= read -r prefix; do try "$prefix/bin/python"; done \
   <"$HOME/.conda/environments.txt"
@@ -74,13 +75,14 @@ def _own(connection: HostConnection) -> str | None:
 
 
 def _elsewhere(host: HostState, answers: Answers) -> str | None:
-    paths = find_pythons(host.connection)
+    found = find_pythons(host.connection)
+    paths = list(found)
     if not paths:
         say(f"The host has no {PYTHON}: your first call builds an environment for what its function imports.")
         return None
     say(f"{PYTHON} is not in the PATH of the host; clusterfn found it as")
     for number, path in enumerate(paths, 1):
-        say(f"  {number}  python:{path}")
+        say(f"  {number}  python:{path}{'  (has PyTorch)' if found[path] else ''}")
     question = f"Environment that runs your functions (a number; {NONE}: one is built for what they import, {_NEEDS})"
     default = f"python:{paths[0]}"
     typed = answers.text(question, "--environment", default, lambda it: _try(host, parse_answer(it, paths)))
@@ -106,10 +108,13 @@ def _try(host: HostState, text: str) -> None:
         raise ConfigError(error.message, hint=error.hint) from error
 
 
-def find_pythons(connection: HostConnection) -> list[str]:
-    """Return the paths of these Pythons, each once; the system's own last, because users cannot install into it."""
+def find_pythons(connection: HostConnection) -> dict[str, bool]:
+    """Return whether each of these Pythons has PyTorch, by its path.
+
+    The first is proposed, so those with PyTorch come first, and the system's own last: users cannot install into it.
+    """
     argv = ["/bin/sh", "-c", _LOOK, "sh", PYTHON, PYTHON.removeprefix("python"), *CONDA_PLACES]
     answer = connection.run(argv, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
     lines = answer.out.decode("utf-8", "replace").splitlines()
-    paths = dict.fromkeys(line for line in lines if line.startswith("/"))
-    return sorted(paths, key=lambda path: path.startswith("/usr/bin/"))[:_MOST]
+    found = {path: what == "torch" for path, _, what in (line.partition("\t") for line in lines) if path[:1] == "/"}
+    return dict(sorted(found.items(), key=lambda it: (not it[1], it[0].startswith("/usr/bin/")))[:_MOST])

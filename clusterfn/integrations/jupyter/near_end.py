@@ -145,9 +145,9 @@ class NearEnd:
             self.events.post("found", await loop.in_thread(self._find, "clusterfn-kernel-job"))
         except ClusterfnError as error:
             self.events.post("failed", str(error))
-        except BaseException:
-            # Whatever ends the search, the client must not wait for ever.
-            self.events.post("failed", "")
+        except BaseException as error:
+            # Whatever ends the search, the client must not wait for ever, and its log says why.
+            self.events.post("failed", f"the search for its job has failed: {error!r}")
             raise
 
     def _accept(self, channel: int, listener: socket.socket) -> None:
@@ -156,8 +156,9 @@ class NearEnd:
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
         # Jupyter's messages are small, and Nagle's algorithm would hold each of them back until the last is
-        # acknowledged.
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # acknowledged. On macOS that fails where the other side has closed already, which is read as its end below.
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._count += 1
         self.stream.send(stream.OPEN, self._count, bytes([channel]))
         sees = None if self.waiting is None else self.waiting.accept(self._count, channel)

@@ -10,6 +10,7 @@ import re
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor import classify_exit
+from clusterfn.bridge.supervisor.text import in_one_line, shortened
 from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, Evidence, JobState, SchedulerVerdict
 
 _PENDING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
@@ -247,5 +248,6 @@ _LOOK = "read scheduler.log of the job; then call the function again"
 def _forgotten(
     evidence: Evidence, message: str = "SLURM no longer knows the job, and it left no result"
 ) -> SchedulerVerdict:
-    proof = (evidence.answer.strip(), *evidence.log.splitlines()[-_TAIL:])
+    # The line of a job of others that has the number now is long.
+    proof = (shortened(in_one_line(evidence.answer.strip()), 200), *evidence.log.splitlines()[-_TAIL:])
     return SchedulerVerdict(layout.LOST, message, proof, _LOOK)

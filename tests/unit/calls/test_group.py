@@ -78,7 +78,7 @@ def test_ctrl_c_that_comes_after_the_end_is_said_to_be_late(capfd):
 
 @pytest.mark.parametrize(
     ("kinds", "state"),
-    [(["returned", "raised"], "RETURNED"), (["raised", "memory"], "RAISED"), (["result"], "RETURNED"),
+    [(["returned", "raised"], "RAISED"), (["raised", "returned", "memory"], "DIED"), (["result"], "RETURNED"),
      (["memory", "exited"], "DIED"), (["returned", "cancelled"], "CANCELLED")],
 )  # fmt: skip
 def test_the_state_of_a_group_is_the_one_that_its_host_lists(tmp_path, kinds, state):

@@ -235,6 +235,20 @@ def test_a_job_that_is_named_by_itself_ends_without_a_question(several, monkeypa
         assert selection.agreed(selection.select(read("cancel", *words), "cancel"), read("cancel", *words), "cancel")
 
 
+def test_a_name_that_this_machine_has_never_sent_is_looked_for_on_all_hosts_as_an_id_is(
+    two_hosts, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setattr("clusterfn.calls.history.ledger_path", lambda: tmp_path / "none.jsonl")
+    far = remote_state.JobInfo("cccc", "train", "tensor01", "RUNNING", "", 2.0)
+    monkeypatch.setattr(selection, "jobs_on", lambda host: [far] if host == "tensor01" else [])
+
+    for usual in ("cluster", ""):
+        monkeypatch.setenv("CLUSTERFN_HOST", usual)
+        assert selection.select_one(read("logs", "train"), "logs") == ("cccc", "tensor01")
+    assert main(["logs", "trian"]) == 2
+    assert "there is no job named 'trian' on tensor01; did you mean train?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("word", ["7f3a000011112222/12", "7f3a000011112222[12]"])
 def test_the_id_of_a_sessions_call_or_of_an_item_leads_to_the_whole(two_hosts, monkeypatch, capsys, word):
     monkeypatch.setattr(selection, "jobs_on", lambda host: [])

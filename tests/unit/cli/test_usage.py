@@ -10,10 +10,10 @@ from clusterfn.cli.jobs import reports_on, suggestions
 GB = 2**30
 
 
-def job(name="train", state="RETURNED", asked=None, **usage):
+def job(name="train", state="RETURNED", asked=None, kind="", message="", **usage):
     used = {"wall_s": 100.0, "cpu_s": 140.0, "peak_memory_bytes": 3 * GB, "gpus": [], **usage}
     wanted = {"cores": 8, "memory_bytes": 32 * GB} if asked is None else asked
-    return JobInfo("7f3a", name, "tensor01", state, "", 0.0, ended=1.0, asked=wanted, usage=used)
+    return JobInfo("7f3a", name, "tensor01", state, message, 0.0, ended=1.0, asked=wanted, usage=used, kind=kind)
 
 
 def test_jobs_of_one_function_that_asked_for_the_same_are_one_line_with_the_most_that_any_needed():
@@ -50,3 +50,13 @@ def test_a_map_is_measured_by_its_largest_item_and_a_function_that_never_returne
     assert (report["cores"], report["longest_s"]) == (1.0, 120.0)
     assert reports_on([job(state="DIED")])[0]["suggestions"] == []
     assert reports_on([job(state="DIED"), job()])[0]["suggestions"] != []
+    assert reports_on([job(state="RAISED", message="9 of 9 ended: 8 returned, 1 raised")])[0]["suggestions"] != []
+
+
+@pytest.mark.parametrize(("kind", "option"), [("memory", 'memory="48GB"'), ("time", 'time="15min"')])
+def test_what_ran_out_of_memory_or_time_is_told_to_ask_for_more_whatever_was_measured_before(kind, option):
+    asked = {"cores": 8, "memory_bytes": 32 * GB, "time_s": 600.0}
+    died, said = job(state="DIED", kind=kind, asked=asked), f"{option}: it reached its limit"
+
+    assert reports_on([died])[0]["suggestions"] == [said]
+    assert said in reports_on([job(asked=asked), died])[0]["suggestions"]

@@ -84,10 +84,7 @@ def test_a_command_that_is_nearly_right_is_reported_with_how_it_is_written(
     assert said in printed.err and printed.out == ""
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["check", "jobs", "cancel train", "rm --all", "attach train", "cancel --all --state pending --number 2"],
-)
+@pytest.mark.parametrize("line", ["check", "jobs", "rm --all", "cancel --all --state pending --number 2"])
 def test_without_a_host_the_hint_names_one_and_keeps_the_jobs_that_were_named(two_hosts, line, capsys):
     assert main(line.split()) == 2
     expected = f"next:  clusterfn {line} tensor01; or add `default_host: tensor01` to {two_hosts}\n"

@@ -83,9 +83,14 @@ def test_a_failing_nvidia_smi_is_never_no_gpus_and_is_asked_again(
         host.capacity.enough(Resources(gpus=2))
 
 
-def test_a_host_without_nvidia_smi_has_no_gpus_until_it_is_installed(host: HostState, smi: Callable[[str], None]):
-    with pytest.raises(Unsatisfiable, match="gpus=1 is more than here has: 0"):
+def test_a_host_without_nvidia_smi_has_no_gpus_until_it_is_installed(
+    host: HostState, smi: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
+    (tmp_path / "clusterfn.yml").write_text("hosts: {here: {scheduler: local}, far: {address: a, scheduler: bare}}\n")
+    with pytest.raises(Unsatisfiable, match="gpus=1 is more than here has: 0") as rejected:
         host.capacity.enough(Resources(gpus=1))
+    assert rejected.value.hint.startswith("remove gpus=, or use host='far': ")
 
     smi(TABLE)
     host.capacity.enough(Resources(gpus=1))

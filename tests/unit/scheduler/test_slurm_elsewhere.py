@@ -75,6 +75,7 @@ def test_a_number_that_another_job_has_now_says_nothing_of_this_one(state: str) 
 
     assert verdict is not None and verdict.kind == layout.LOST
     assert verdict.message == "SLURM no longer knows the job: 30 is another job now"
+    assert verdict.evidence[0].startswith("JobId=") and len(verdict.evidence[0]) <= 200
     renamed = other.replace("StdOut=/home/user", f"StdOut=/home/user/jobs/{ID}")  # a plugin may change names
     mine = slurm.explain(Evidence(renamed, "", "30", ID))
     assert (mine is None) == (state != "FAILED") and (mine is None or "signal 9" in mine.message)

@@ -57,7 +57,7 @@ def test_what_does_not_run_or_is_of_another_version_is_not_reported(tmp_path, mo
     put(tmp_path / ".local" / "bin" / "python9.9")
     put(tmp_path / "miniconda3" / "bin" / "python9.9", "#!/bin/sh\nexit 1\n")
 
-    assert pythons.find_pythons(Here(tmp_path)) == []
+    assert pythons.find_pythons(Here(tmp_path)) == {}
 
 
 def host_with(home: Path) -> SimpleNamespace:
@@ -89,7 +89,8 @@ def test_the_first_that_is_found_is_proposed_and_where_there_is_none_that_is_sai
     remembered = put(tmp_path / "far away" / "bin" / "python").parents[1]
     put(tmp_path / ".conda" / "environments.txt", f"{remembered}\n{tmp_path}/gone\n")
 
-    assert pythons.environment(host_with(tmp_path), None, Answers(yes=True)) == f"python:{sys.executable}"
+    first = next(iter(pythons.find_pythons(Here(tmp_path))))
+    assert pythons.environment(host_with(tmp_path), None, Answers(yes=True)) == f"python:{first}"
     assert pythons.environment(host_with(tmp_path), "none", Answers(yes=True)) is None
     monkeypatch.setattr(pythons, "PYTHON", "python9.9")
     assert pythons.environment(host_with(tmp_path / "empty"), None, Answers(yes=True)) is None
@@ -122,13 +123,24 @@ def test_what_is_no_environment_there_is_asked_for_again(tmp_path, monkeypatch, 
     assert pythons.environment(host_with(tmp_path), None, Answers(yes=False)) == "conda:ml"
 
 
-def test_the_systems_own_is_the_last_that_is_proposed(monkeypatch):
-    said = SimpleNamespace(out=b"/usr/bin/python3.9\n/opt/x/bin/python3.9\nnonsense\n/usr/bin/python3.9\n")
-    reply = SimpleNamespace(result=lambda timeout: said)
+def test_one_with_pytorch_is_proposed_first_and_the_systems_own_last(monkeypatch):
+    said = b"/usr/bin/python3.9\n/opt/x y/bin/python3.9\nnonsense\n/usr/bin/python3.9\n/opt/z/bin/python3.9\ttorch\n"
+    reply = SimpleNamespace(result=lambda timeout: SimpleNamespace(out=said))
 
-    assert pythons.find_pythons(SimpleNamespace(run=lambda argv, timeout_s: reply)) == [
-        "/opt/x/bin/python3.9", "/usr/bin/python3.9"
-    ]  # fmt: skip
+    found = pythons.find_pythons(SimpleNamespace(run=lambda argv, timeout_s: reply))
+
+    folders = {"/opt/z/bin": True, "/opt/x y/bin": False, "/usr/bin": False}
+    assert [*found.items()] == [(f"{folder}/python3.9", has_torch) for folder, has_torch in folders.items()]
+
+
+def test_one_with_pytorch_is_marked(tmp_path, capsys):
+    made = tmp_path / "venv-x"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", made], check=True)
+    (made / "lib" / f"python{MINOR}" / "site-packages" / "torch.py").touch()
+
+    pythons.environment(host_with(tmp_path), None, Answers(yes=True))
+
+    assert f"1  python:{made}/bin/python{MINOR}  (has PyTorch)" in capsys.readouterr().out
 
 
 def test_a_root_is_made_before_it_is_written_down(tmp_path):
