@@ -1,0 +1,112 @@
+"""`python -m tests.faults.central [PART/PARTS]`: each change of `central.txt` in a copy, and whether its test sees it.
+
+There, `== FILE` names the file of the changes that follow, and `tests/...` the test that sees them: a file, or one test
+of it. A change is a line `- TEXT`, a part of a line that the file has once, and a line `+ TEXT` with what replaces it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import NamedTuple
+
+from tests.faults.mutations import Mutation
+from tests.faults.test_mutations import copy_of_the_library
+
+ROOT = Path(__file__).parents[2]
+LIST = Path(__file__).with_suffix(".txt")
+AT_ONCE = 2
+_LIMIT_S = 120
+_PYTEST = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider"]
+
+
+class Change(NamedTuple):
+    """One; `line` is that of the list."""
+
+    file: str
+    old: str
+    new: str
+    test: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{LIST.name}:{self.line} {self.file}: {self.old} -> {self.new}"
+
+    def applied(self) -> str:
+        """The changed text of the file."""
+        text = (ROOT / self.file).read_text()
+        times = text.count(self.old)
+        assert times == 1, f"{self}\nThe file has the old text {times} times. Write one that it has once into the list."
+        return text.replace(self.old, self.new)
+
+
+def changes() -> Iterator[Change]:
+    """All of the list."""
+    file = test = old = ""
+    for number, line in enumerate(LIST.read_text().splitlines(), start=1):
+        mark, _, text = line.partition(" ")
+        if mark == "==":
+            file = text
+        elif mark == "-":
+            old = text
+        elif mark == "+":
+            yield Change(file, old, text, test, number - 1)
+        else:
+            test = line
+
+
+def status_of(copy: Path, tests: Iterable[str], limit_s: float) -> tuple[int, str]:
+    """Run tests in a copy; return pytest's status, that of a failure for a hang, and what it printed."""
+    env = {**os.environ, "PYTHONPATH": str(copy)}
+    ran = subprocess.Popen(
+        [*_PYTEST, *tests], cwd=copy, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        text, _ = ran.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(ran.pid, 9)  # with what the test has started
+        return 1, "it hangs"
+    return ran.returncode, text
+
+
+def fate_of(change: Change, copies: SimpleQueue[Path]) -> bool:
+    """Apply a change to a copy that is free, run its test, and print and return whether that fails."""
+    copy = copies.get()
+    file = copy / change.file
+    file.write_text(change.applied())
+    # By this date and its size, byte code is told from that of another change.
+    os.utime(file, times=(change.line, change.line))
+    status, text = status_of(copy, [change.test], _LIMIT_S)
+    shutil.copy2(ROOT / change.file, file)
+    copies.put(copy)
+    print("seen" if status == 1 else f"NOT SEEN by {change.test}\n{text[-1500:]}", change, flush=True)
+    return status == 1
+
+
+def main(part: str) -> int:
+    """Run a part of the list, and before it all its tests on the library as it is."""
+    number, _, parts = part.partition("/")
+    chosen = list(changes())[int(number) - 1 :: int(parts)]
+    assert all(change.applied() for change in chosen)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(AT_ONCE) as pool:
+        copies: SimpleQueue[Path] = SimpleQueue()
+        for place in range(AT_ONCE):
+            copies.put(copy_of_the_library(Path(folder, str(place)), Mutation("nothing", (), ())))
+        copy = copies.get()
+        status, text = status_of(copy, sorted({change.test for change in chosen}), _LIMIT_S * 10)
+        assert status == 0, f"These tests fail without any change:\n{text[-4000:]}"
+        copies.put(copy)
+        seen = sum(pool.map(lambda change: fate_of(change, copies), chosen))
+    print(f"{seen} of {len(chosen)} changes are seen")
+    return int(seen < len(chosen))
+
+
+if __name__ == "__main__":
+    sys.exit(main((sys.argv[1:] or ["1/1"])[0]))
