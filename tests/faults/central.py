@@ -1,7 +1,7 @@
 """`python -m tests.faults.central [PART/PARTS]`: each change of `central.txt` in a copy, and whether its test sees it.
 
-There, `== FILE` names the file of the changes that follow, and `tests/...` the test that sees them: a file, or one test
-of it. A change is a line `- TEXT`, a part of a line that the file has once, and a line `+ TEXT` with what replaces it.
+There, `== FILE` names the file of the changes that follow, and `tests/...` the test that sees them. A change is a line
+`- TEXT`, a part of a line that the file has once, and a line `+ TEXT` with what replaces it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from tests.faults.test_mutations import copy_of_the_library
 ROOT = Path(__file__).parents[2]
 LIST = Path(__file__).with_suffix(".txt")
 AT_ONCE = 2
-# `timeout` ends what a test has started, too.
 _PYTEST = ["timeout", "600", sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider"]
 _SEEN = (1, 124)  # a test fails, or hangs
 
@@ -43,8 +42,7 @@ class Change(NamedTuple):
     def applied(self) -> str:
         """The changed text of the file."""
         text = (ROOT / self.file).read_text()
-        times = text.count(self.old)
-        assert times == 1, f"{self}\nThe file has the old text {times} times. Write one that it has once into the list."
+        assert text.count(self.old) == 1, f"{self}\nIt stands there {text.count(self.old)} times: list another text."
         return text.replace(self.old, self.new)
 
 
@@ -73,10 +71,8 @@ def status_of(copy: Path, tests: Iterable[str]) -> tuple[int, str]:
 def is_seen(change: Change, copies: SimpleQueue[Path]) -> bool:
     """Apply a change to a copy that is free, and run its test; print and return whether that fails."""
     copy = copies.get()
-    file = copy / change.file
-    file.write_text(change.applied())
-    # By this date and its size, byte code is told from that of another change.
-    os.utime(file, times=(change.line, change.line))
+    (file := copy / change.file).write_text(change.applied())
+    os.utime(file, times=(change.line, change.line))  # byte code is told from that of another change by this date
     status, text = status_of(copy, [change.test])
     shutil.copy2(ROOT / change.file, file)
     copies.put(copy)
@@ -91,8 +87,7 @@ def main(part: str) -> int:
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(AT_ONCE) as pool:
         copies: SimpleQueue[Path] = SimpleQueue()
         for place in range(AT_ONCE):
-            copy = copy_of_the_library(Path(folder, str(place)), Mutation("nothing", (), ()))
-            copies.put(copy)
+            copies.put(copy := copy_of_the_library(Path(folder, str(place)), Mutation("nothing", (), ())))
         status, text = status_of(copy, sorted({change.test for change in chosen if change.applied()}))
         assert status == 0, f"These tests fail without any change:\n{text}"
         seen = sum(pool.map(lambda change: is_seen(change, copies), chosen))

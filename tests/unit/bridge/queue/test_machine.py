@@ -126,4 +126,3 @@ def test_a_job_that_shares_the_cores_in_time_waits_for_none_and_keeps_none_from_
     assert RemainingResources(two, running[:1], 2, NONE).lacks(job) == []
     assert RemainingResources(two, running, 2, NONE).lacks(job) == [CORES]
     assert RemainingResources(two, running, 2, four).lacks(job) == []
-    assert machine.shares_cores(four, 4) is False
