@@ -12,7 +12,7 @@ MAKEFLAGS += --no-print-directory
 # Where it is set, each of the thousands of processes that tests start compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help venv demo check lab lab-down whole-lab test test-with-lab tests-side-by-side lint test-hard test-long long-together long-alone report faults chaos \
+.PHONY: help venv demo check lab lab-down whole-lab test test-with-lab tests-side-by-side lint test-hard test-long long-together long-alone report faults mutations chaos \
 	test-jupyterlab dist bench bench-peers survey docs
 
 help:  ## this list
@@ -140,6 +140,11 @@ long-alone: venv
 
 faults: whole-lab  ## each fault of tests/faults/fault_table.py on the lab, as a table; it goes to benchmarks/results
 	$(call keep_report,faults,CLUSTERFN_REQUIRE_LAB=1 $(BIN)/python -m pytest -q --long -m fault)
+
+# `make mutations PART=1/3` takes a third of the list, which a machine with two cores does in some minutes.
+PART = 1/1
+mutations: venv  ## each change of tests/faults/central.txt, which a test has to see; it goes to benchmarks/results
+	$(call keep_report,mutations,$(BIN)/python -m tests.faults.central $(PART))
 
 chaos: whole-lab  ## five hundred jobs while everybody who works for them is killed; it goes to benchmarks/results
 	$(call keep_report,chaos,CLUSTERFN_REQUIRE_LAB=1 $(BIN)/python -m pytest -q --long tests/chaos/test_storm.py)

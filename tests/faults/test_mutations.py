@@ -103,6 +103,14 @@ def test_the_mutations_fit_the_library():
     assert all(mutated(mutation) for mutation in MUTATIONS)
 
 
+def test_the_changes_to_central_functions_fit_the_library_and_their_tests_exist():
+    from tests.faults.central import changes  # which imports this module
+
+    for change in changes():
+        file, _, name = change.test.partition("::")
+        assert change.applied() and f"def {name}(" in (_ROOT / file).read_text(), f"{change}: there is no {change.test}"
+
+
 def test_every_row_has_a_mutation():
     killed = {row for mutation in MUTATIONS for row in mutation.rows}
 

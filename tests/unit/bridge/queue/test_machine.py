@@ -9,6 +9,7 @@ import pytest
 from clusterfn.bridge.queue import lease_names, machine
 from clusterfn.bridge.queue.machine import (
     ANY,
+    CORES,
     MEMORY,
     OWN,
     Demand,
@@ -115,3 +116,13 @@ def test_on_ones_own_machine_jobs_share_the_cores_and_one_may_ask_for_any_number
     assert machine.limits_of({**spec, "resources": {"cores": 10**6}}).cores == 10**6
     assert machine.limits_of({**spec, "limits": {"cores": 2}}).cores == 2
     assert machine.limits_of({**spec, "scheduler": "bare"}).cores is None
+
+
+def test_a_job_that_shares_the_cores_in_time_waits_for_none_and_keeps_none_from_others():
+    two, four = MachineResources(2, 900, 900), NONE._replace(cores=4)
+    job = Demand(0, 2, 0)
+    running = lease_names.HeldNames([lease_names.run(1, "a", job, True), lease_names.run(1, "b", job)], 0).running
+
+    assert RemainingResources(two, running[:1], 2, NONE).lacks(job) == []
+    assert RemainingResources(two, running, 2, NONE).lacks(job) == [CORES]
+    assert RemainingResources(two, running, 2, four).lacks(job) == []

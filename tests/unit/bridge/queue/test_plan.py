@@ -42,6 +42,10 @@ def started(made: plan.StartPlan) -> list[str]:
     return [each.job for each in made.start]
 
 
+def test_a_job_for_more_gpus_than_there_are_starts_so_that_its_supervisor_refuses_it():
+    assert [started(planned([ticket("1", Demand(n, 1, 0))], 8, ("a",), held="c")) for n in (2, 3)] == [[], ["1"]]
+
+
 def test_a_job_for_some_gpus_only_is_not_named_while_it_waits_as_others_would_keep_every_gpu_for_it():
     waiting = [ticket("1", Demand(1, 1, 0), kind=Kind("", 0, ("a",)))]
     made = planned(waiting, cores=4, cards=("b",), held="a")
