@@ -14,6 +14,7 @@ import signal
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ..agent.libc import libc_function
 from ..supervisor import process_tree
 from ..supervisor.text import native
 from ..supervisor.worker_process import become_subreaper, die_with_parent, enter_own_group
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 # What ends a job is sent to all of its processes, as by scancel. The keeper ends with its supervisor, after its
 # workers: would it end first, each of them would be killed, and count as killed.
 _OF_ALL = (signal.SIGTERM, signal.SIGHUP)
+# The number of clone(2) by the kind of machine.
+_CLONE = {"x86_64": 56, "aarch64": 220, "ppc64le": 120}
 
 
 def fork_worker(output: tuple[int, int], foreign: Iterable[int]) -> int:
@@ -76,6 +79,7 @@ def keep_workers(orders: _socket.socket, given: dict[str, str]) -> list[str]:
     poll = select.poll()
     for fd in (woken, orders.fileno()):
         poll.register(fd, select.POLLIN)
+    group = _make_group()
     _send(orders, ready=os.getpid(), given=given)
     while True:
         ready = [fd for fd, _ in poll.poll()]
@@ -85,10 +89,28 @@ def keep_workers(orders: _socket.socket, given: dict[str, str]) -> list[str]:
             line, fds = receive_order(orders)
             if not line:
                 _end()
-            words = _obey(native(json.loads(line)), fds, orders, [woken, waker, orders.fileno()])
+            words = _obey(native(json.loads(line)), fds, orders, [woken, waker, orders.fileno()], group)
             if words is not None:
                 return words
         _collect(orders)
+
+
+def _make_group() -> int:
+    """Make a process group for the workers that none of them leads: a leader could not call setsid.
+
+    Its leader has ended, and is never collected, so the group stays. A worker that made one would fork for that.
+
+    Returns:
+        0 if this machine cannot, and each worker makes a group of its own.
+    """
+    number = _CLONE.get(os.uname().machine, 0)
+    # With no signal for its end, the kernel does not collect it as one of the others.
+    leader = libc_function("syscall")(number, 0, 0, 0, 0, 0) if number else -1
+    if leader == 0:
+        os._exit(0)
+    if leader > 0:
+        os.setpgid(leader, leader)
+    return max(leader, 0)
 
 
 def _send(supervisor: _socket.socket, **facts: Any) -> None:
@@ -99,12 +121,15 @@ def _send(supervisor: _socket.socket, **facts: Any) -> None:
         _end()
 
 
-def _obey(order: dict[str, Any], fds: list[int], supervisor: _socket.socket, foreign: list[int]) -> list[str] | None:
+def _obey(
+    order: dict[str, Any], fds: list[int], supervisor: _socket.socket, foreign: list[int], group: int
+) -> list[str] | None:
     """Fork a worker, and say its pid; return its words in it, and None here.
 
     Args:
         order: Its `argv` and its `umask`.
         fds: What takes its stdout and stderr, its report, and the socket through which it may begin.
+        group: As `_make_group` returns it.
     """
     if len(order["argv"]) > 1:
         # It is an item. Both are kept, and each worker finds them read.
@@ -121,7 +146,10 @@ def _obey(order: dict[str, Any], fds: list[int], supervisor: _socket.socket, for
         if pid == 0:
             try:
                 os.umask(order["umask"])
-                enter_own_group()
+                if group:
+                    os.setpgid(0, group)
+                else:
+                    enter_own_group()
             except OSError:
                 os._exit(1)
             return [*order["argv"], *map(str, ways)]
