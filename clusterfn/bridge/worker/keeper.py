@@ -7,6 +7,8 @@ and ends all of them.
 
 from __future__ import annotations
 
+# The C half alone: `signal` makes enums of handlers, which copies a hundred pages in each fork.
+import _signal  # type: ignore[import-not-found]
 import json
 import os
 import select
@@ -14,10 +16,9 @@ import signal
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..agent.libc import libc_function
+from ..agent.libc import become_subreaper, die_with_parent, enter_own_group, make_group
 from ..supervisor import process_tree
 from ..supervisor.text import native
-from ..supervisor.worker_process import become_subreaper, die_with_parent, enter_own_group
 from . import payload
 from .descriptors import flush_output, redirect_output
 from .report import receive_order
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 # What ends a job is sent to all of its processes, as by scancel. The keeper ends with its supervisor, after its
 # workers: would it end first, each of them would be killed, and count as killed.
 _OF_ALL = (signal.SIGTERM, signal.SIGHUP)
-# The number of clone(2) by the kind of machine.
-_CLONE = {"x86_64": 56, "aarch64": 220, "ppc64le": 120}
 
 
 def fork_worker(output: tuple[int, int], foreign: Iterable[int]) -> int:
@@ -50,8 +49,8 @@ def fork_worker(output: tuple[int, int], foreign: Iterable[int]) -> int:
         try:
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, *_OF_ALL):
-                signal.signal(number, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+                _signal.signal(number, _signal.SIG_DFL)
+            _signal.signal(signal.SIGINT, signal.default_int_handler)
             # A process that dies must leave no call behind without an outcome.
             die_with_parent(signal.SIGKILL, parent)
             for fd in foreign:
@@ -79,7 +78,7 @@ def keep_workers(orders: _socket.socket, given: dict[str, str]) -> list[str]:
     poll = select.poll()
     for fd in (woken, orders.fileno()):
         poll.register(fd, select.POLLIN)
-    group = _make_group()
+    group = make_group()
     _send(orders, ready=os.getpid(), given=given)
     while True:
         ready = [fd for fd, _ in poll.poll()]
@@ -89,28 +88,10 @@ def keep_workers(orders: _socket.socket, given: dict[str, str]) -> list[str]:
             line, fds = receive_order(orders)
             if not line:
                 _end()
-            words = _obey(native(json.loads(line)), fds, orders, [woken, waker, orders.fileno()], group)
+            words = _obey(native(json.loads(line)), fds, orders, [woken, waker], group)
             if words is not None:
                 return words
         _collect(orders)
-
-
-def _make_group() -> int:
-    """Make a process group for the workers that none of them leads: a leader could not call setsid.
-
-    Its leader has ended, and is never collected, so the group stays. A worker that made one would fork for that.
-
-    Returns:
-        0 if this machine cannot, and each worker makes a group of its own.
-    """
-    number = _CLONE.get(os.uname().machine, 0)
-    # With no signal for its end, the kernel does not collect it as one of the others.
-    leader = libc_function("syscall")(number, 0, 0, 0, 0, 0) if number else -1
-    if leader == 0:
-        os._exit(0)
-    if leader > 0:
-        os.setpgid(leader, leader)
-    return max(leader, 0)
 
 
 def _send(supervisor: _socket.socket, **facts: Any) -> None:
@@ -129,7 +110,7 @@ def _obey(
     Args:
         order: Its `argv` and its `umask`.
         fds: What takes its stdout and stderr, its report, and the socket through which it may begin.
-        group: As `_make_group` returns it.
+        group: As `make_group` returns it.
     """
     if len(order["argv"]) > 1:
         # It is an item. Both are kept, and each worker finds them read.
@@ -144,6 +125,7 @@ def _obey(
     else:
         answer = {"pid": pid}
         if pid == 0:
+            supervisor.close()
             try:
                 os.umask(order["umask"])
                 if group:
@@ -160,15 +142,19 @@ def _obey(
 
 
 def _collect(supervisor: _socket.socket) -> None:
-    """Collect the workers and orphans that have ended, and say so."""
-    while True:
+    """Collect the workers and orphans that have ended, and say so; also whether nothing of them is left."""
+    ended: list[Any] = []
+    pid = -1
+    while pid:
         try:
             pid, status, used = os.wait4(-1, os.WNOHANG)
         except ChildProcessError:
-            return
-        if pid == 0:
-            return
-        _send(supervisor, ended=pid, status=status, used=[used.ru_utime, used.ru_stime, used.ru_maxrss])
+            break
+        if pid:
+            ended.append((pid, status, (used.ru_utime, used.ru_stime, used.ru_maxrss)))
+    if ended:
+        # Orphans are children of this process: without a child, it has no descendants either.
+        _send(supervisor, ended=ended, alone=pid != 0)
 
 
 def _end() -> NoReturn:
