@@ -184,10 +184,10 @@ class GroupItems:
 
     def begin_item(self, index: int) -> None:
         """Record that an item runs."""
-        if index not in self._ended:
-            with self._changed:
+        # Nothing waits for a beginning, and thousands would each wake the program's thread.
+        with self._changed:
+            if index not in self._ended:
                 self._states[index] = RUNNING
-                self._changed.notify_all()
 
     def end_item(self, index: int, ended: ItemOutcome) -> None:
         """Record how an item ended; ignore later reports about it."""

@@ -319,8 +319,9 @@ import os, subprocess, sys
 root, bridge = sys.argv[1:]
 sys.path.insert(0, bridge)
 from _clusterfn.bridge.queue import launch
-from _clusterfn.bridge.supervisor import process_tree, worker_process
-worker_process.become_subreaper()
+from _clusterfn.bridge.agent import libc
+from _clusterfn.bridge.supervisor import process_tree
+libc.become_subreaper()
 subprocess.run(["sh", "-c", "sleep 601 > /dev/null 2>&1 &"])
 launch.revive_spooler(root, bridge)
 subprocess.run(["sh", "-c", "sleep 602 > /dev/null 2>&1 &"])

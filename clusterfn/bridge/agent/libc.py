@@ -1,17 +1,25 @@
-"""Call the C library by the C half of `ctypes` alone, and hear from it of changed folders. The bridge uses this too.
+"""Call the C library by the C half of `ctypes` alone: groups and parents of processes, and news of changed folders.
 
 Loading `ctypes` itself takes 4 ms, and each job starts three processes that need one call each.
 """
 
 import os
+import signal
 import struct
 import sys
+from functools import lru_cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Optional, Set, Tuple
 
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
+# The number of clone(2) by the kind of machine.
+_CLONE = {"x86_64": 56, "aarch64": 220, "ppc64le": 120}
 
+
+@lru_cache(maxsize=None)
 def libc_function(name: str) -> "Callable[..., int]":
     """Return a function of the C library, for arguments that are bytes or whole numbers of at most 31 bits.
 
@@ -71,3 +79,72 @@ def new_inotify() -> "Optional[Inotify]":
         return Inotify() if sys.platform.startswith("linux") else None
     except (ImportError, OSError, AttributeError):
         return None
+
+
+def enter_own_group() -> None:
+    """Leave the supervisor's process group, so that a function which ends its own group ends no supervisor.
+
+    A child that has ended leads the group: a leader could not call setsid, as a function that daemonises does.
+    """
+    leader = os.fork()
+    if leader == 0:
+        os._exit(0)
+    # Until it is waited for, its pid names a group that can be entered.
+    os.setpgid(leader, leader)
+    os.setpgid(0, leader)
+    os.waitpid(leader, 0)
+
+
+def make_group() -> int:
+    """Make a process group for the workers that none of them leads: a leader could not call setsid.
+
+    Its leader has ended, and is never collected, so the group stays. A worker that made one would fork for that.
+
+    Returns:
+        0 if this machine cannot, and each worker makes a group of its own.
+    """
+    number = _CLONE.get(os.uname().machine, 0)
+    # With no signal for its end, the kernel does not collect it as one of the others.
+    leader = libc_function("syscall")(number, 0, 0, 0, 0, 0) if number else -1
+    if leader == 0:
+        os._exit(0)
+    if leader > 0:
+        os.setpgid(leader, leader)
+    return max(leader, 0)
+
+
+def become_subreaper() -> bool:
+    """Adopt descendants whose parents end; False where the kernel (before 3.4, or not Linux) cannot."""
+    return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_without_adopting(pid: int) -> None:
+    """Kill a child whose own children are to be none of this process's, even where it adopts orphans."""
+    # This import is late, because few processes need a pointer.
+    import ctypes
+
+    adopts = ctypes.c_int(0)
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(adopts), 0, 0, 0)
+    # This lasts for a moment only, because an orphan of the job could be lost meanwhile.
+    _prctl(_PR_SET_CHILD_SUBREAPER, 0)
+    try:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    except ChildProcessError:
+        # Where SIGCHLD is ignored, the kernel collects it.
+        pass
+    finally:
+        _prctl(_PR_SET_CHILD_SUBREAPER, adopts.value)
+
+
+def die_with_parent(signum: int, parent: int) -> None:
+    """Be sent `signum` when the parent ends; at once if it is no longer `parent`."""
+    _prctl(_PR_SET_PDEATHSIG, signum)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signum)
+
+
+def _prctl(option: int, value: int) -> bool:
+    # On Linux a failure is raised: without this call, processes would be left behind without a word.
+    return sys.platform.startswith("linux") and libc_function("prctl")(option, value, 0, 0, 0) == 0

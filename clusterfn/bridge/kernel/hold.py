@@ -13,13 +13,13 @@ import shutil
 import signal
 import socket
 
+from ..agent.libc import become_subreaper
 from ..layout import ATTEMPTS, KERNEL, STDERR, TAG
 from ..schedulers.registry import scheduler_named
 from ..supervisor import publish
 from ..supervisor.limits import clock
 from ..supervisor.text import format_duration, last_lines, masked
 from ..supervisor.watch import Signals
-from ..supervisor.worker_process import become_subreaper
 from . import stream
 from .carried import READ, SOCKET, attach_command, make_private_folder
 from .far_end import FarEnd

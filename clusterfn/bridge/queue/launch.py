@@ -6,8 +6,9 @@ import signal
 import sys
 import time
 
+from ..agent.libc import die_with_parent, end_without_adopting
 from ..layout import INTERRUPTED, SPOOLER_LOG, SUPERVISE
-from ..supervisor import process_tree, worker_process
+from ..supervisor import process_tree
 from ..supervisor.attempt import final_attempt, release_claim
 from ..supervisor.job import DamagedFile, JobFolder
 from ..supervisor.process_tree import boot_id
@@ -82,7 +83,7 @@ def _start_apart(argv: "list[str]", **how: "Any") -> None:
     between = os.fork()
     if between == 0:
         try:
-            worker_process.die_with_parent(signal.SIGKILL, own)
+            die_with_parent(signal.SIGKILL, own)
             subprocess.Popen(argv, stdin=subprocess.DEVNULL, **how)
             os.write(writes, b"0")
             # Only the parent may end this process, so that init adopts the spooler and not the supervisor.
@@ -95,7 +96,7 @@ def _start_apart(argv: "list[str]", **how: "Any") -> None:
     os.close(writes)
     status = os.read(reads, 16)
     os.close(reads)
-    worker_process.end_without_adopting(between)
+    end_without_adopting(between)
     if status != b"0":
         number = int(status or errno.EIO)
         raise OSError(number, os.strerror(number), argv[0])

@@ -19,9 +19,9 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, Tuple
 
 from ..agent.frames import Inbox, pack
+from ..agent.libc import become_subreaper, die_with_parent
 from ..layout import THREADS
 from ..supervisor.watch import Signals
-from ..supervisor.worker_process import become_subreaper, die_with_parent
 from ..worker.fork_rules import settle_memory
 from ..worker.preload import Preloader
 from .call import RESTARTED, CallJob, serve_call

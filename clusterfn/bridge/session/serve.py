@@ -14,13 +14,13 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
+from ..agent.libc import become_subreaper
 from ..kernel.carried import READ, SocketWatcher, attach_command, receive
 from ..layout import ACTOR_LOST, CALL, CALLS, CLOSE, DOOR, HOST_DISK, LOST, OUTCOME, VALUE
 from ..schedulers.registry import scheduler_named
 from ..supervisor import process_tree, publish
 from ..supervisor.classify_exit import describe_exit
 from ..supervisor.verdict import Verdict, document
-from ..supervisor.worker_process import become_subreaper
 from ..worker.execute import CallRejected
 from .call import FULL_DISK, ROOM, CallAttempt, CallJob, is_taken, take_call
 from .connections import ClientConnection, Listener, SessionSocket

@@ -213,7 +213,7 @@ class ItemJournal:
         """
         record = {name: fact for name, fact in verdict.published().items() if fact not in (None, [], "")}
         if verdict.value:
-            record["at"] = self._keep(value)
+            record["at"] = self._keep(value, verdict.value["size"])
         self._line(dict(record, index=index, kind=verdict.kind or layout.LOST, **places))
 
     def flush(self) -> None:
@@ -223,15 +223,20 @@ class ItemJournal:
             os.fsync(self._values)
             os.fsync(self._lines)
 
-    def _keep(self, path: str) -> int:
-        """Append a value to those before it; return where it begins."""
+    def _keep(self, path: str, left: int) -> int:
+        """Append a value to those before it; return where it begins.
+
+        Args:
+            left: Its size: a file that was written again may be longer, because a busy disk is slow to cut it short.
+        """
         # A write that failed may have left a part of a value.
         began = os.fstat(self._values).st_size
         with open(path, "rb") as file:
-            piece = file.read(_PIECE)
+            piece = file.read(min(left, _PIECE))
             while piece:
                 _write(self._values, piece)
-                piece = file.read(_PIECE)
+                left -= len(piece)
+                piece = file.read(min(left, _PIECE))
         if self._sync:
             os.fsync(self._values)
         return began

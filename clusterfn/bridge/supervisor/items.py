@@ -40,6 +40,8 @@ _SPARE_S = 30.0
 # To look who waits takes as long as a tenth of a short item, and so does a look at the files of the bridge.
 _YIELD_EVERY_S = 0.1
 _BRIDGE_EVERY_S = 0.1
+# On a busy disk, to cut a file short takes longer than a short item. The next item writes over a smaller one.
+_LARGE = 1 << 20
 
 
 def gave_way(written: int) -> Verdict:
@@ -166,8 +168,6 @@ class ElementRun(ItemRecorder):
         path = self.attempt.path(layout.VALUE)
         self.journal.end(index, keep_exception(verdict, path), path)
         self.written += 1
-        if os.path.exists(path):
-            os.truncate(path, 0)
 
     def _run_item(self, index: int) -> None:
         begin = self._ends[index - 1] if index else 0
@@ -296,7 +296,8 @@ class ItemAttempt(WholeAttempt):
 
     def tidy(self) -> None:
         """Leave nothing that is of no use: the value has been copied, the folder may be empty."""
-        os.truncate(self.path(layout.VALUE), 0)
+        if _size(self.path(layout.VALUE)) > _LARGE:
+            os.truncate(self.path(layout.VALUE), 0)
         if os.path.isdir(self.path(layout.NODES)):
             _keep_output(self.path(layout.NODES))
         try:

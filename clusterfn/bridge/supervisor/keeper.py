@@ -73,12 +73,13 @@ class Keeper(WorkerSource):
         return -1 if self._control is None else self._control.fileno()
 
     def roots(self) -> "list[int]":
-        return [self._pid] if self._pid else []
+        return [self._pid] if self._pid and not self.is_alone else []
 
     def launch(self, argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[str, Any]") -> "WorkerProcess":
         if self._control is None and not self._has_failed:
             self._start(argv, env, cwd, spec)
         worker = self._fork(argv, env, spec) if self._suits(env, cwd) else None
+        self.is_alone = False
         return worker or launch(argv, env, cwd, spec)
 
     def collected(self) -> "list[Ended]":
@@ -149,7 +150,9 @@ class Keeper(WorkerSource):
                 if pid:
                     self._living.add(pid)
                     # The worker gets its other variables with `begin`.
-                    return pipes.worker(dict(self._env or {}), pid)
+                    worker = pipes.worker(dict(self._env or {}), pid)
+                    worker.is_loaded = True
+                    return worker
         self.close()
         return None
 
@@ -183,7 +186,8 @@ class Keeper(WorkerSource):
             self._unread = lines.pop()
             for said in (json.loads(line.decode()) for line in lines):
                 if "ended" in said:
-                    self._ended.append((said["ended"], said["status"], _Used(*said["used"])))
+                    self._ended += [(pid, status, _Used(*used)) for pid, status, used in said["ended"]]
+                    self.is_alone = said["alone"]
                 else:
                     self._said.append(said)
 

@@ -9,8 +9,8 @@ import os
 import signal
 import time
 
+from ..agent.libc import become_subreaper, die_with_parent
 from ..layout import EXIT_QUEUED, EXIT_RETURNED, LOOKED, NOTIFY
-from . import worker_process
 from .job import JobFolder
 from .verdict import log_line
 from .watch import Signals
@@ -30,8 +30,8 @@ def run(folder: str, status: "Optional[str]" = None, keeper: int = -1) -> int:
         keeper: The socket of a keeper that the agent's template forks; -1 for none.
     """
     signals = Signals()
-    worker_process.die_with_parent(signal.SIGUSR1, os.getppid())
-    worker_process.become_subreaper()
+    die_with_parent(signal.SIGUSR1, os.getppid())
+    become_subreaper()
     job = JobFolder(folder)
     if job.tasks == (1, 1) and (keeper >= 0 or job.element is not None):
         # This import is late, because a job that starts by job.sh has none.

@@ -12,6 +12,7 @@ import sys
 import time
 
 from .. import layout
+from ..agent.libc import become_subreaper, die_with_parent
 from . import process_tree, publish, rendezvous, worker_process
 from .attempt import Attempt, RunnableAttempt
 from .classify_exit import describe_signal
@@ -232,7 +233,7 @@ def _become(argv: "list[str]", log: str, parent: int) -> None:
         os.setsid()
         out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         worker_process.start_afresh(out, out)
-        worker_process.die_with_parent(signal.SIGKILL, parent)
+        die_with_parent(signal.SIGKILL, parent)
         os.execvp(argv[0], argv)
     except OSError as error:
         os.write(2, ("%s: %s\n" % (argv[0], error)).encode())
@@ -312,13 +313,13 @@ def run_on_node(folder: str, attempt: str, *item: str) -> int:
     # The first task runs below the job's own supervisor.
     if job.rank == 0:
         return layout.EXIT_RETURNED
-    worker_process.become_subreaper()
+    become_subreaper()
     guard = os.getpid()
     pid = os.fork()
     if pid:
         return _guard(pid)
-    worker_process.die_with_parent(signal.SIGTERM, guard)
-    worker_process.become_subreaper()
+    die_with_parent(signal.SIGTERM, guard)
+    become_subreaper()
     signals = Signals()
     os.environ.update(rendezvous.variables(job.scheduler, job.rank, *job.tasks))
     work = AttemptRun(job, NodeAttempt(job), EndWatch(job, job.over, signals, also_ended_by=job.shared.folder))
@@ -334,7 +335,7 @@ def run_on_node(folder: str, attempt: str, *item: str) -> int:
 
 def _guard(pid: int) -> int:
     signal.signal(signal.SIGTERM, lambda *_: process_tree.send_signal([pid], signal.SIGTERM))
-    worker_process.die_with_parent(signal.SIGTERM, os.getppid())
+    die_with_parent(signal.SIGTERM, os.getppid())
     _, status = os.waitpid(pid, 0)
     if os.WIFEXITED(status):
         return os.WEXITSTATUS(status)

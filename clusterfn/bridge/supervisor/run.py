@@ -128,6 +128,9 @@ class AttemptRun:
         late = worker.begin(cwd, env, cpus, self.job.held.worker_fds())
         self.watch.start_clock(self._started)
         self.attempt.event("starting", pid=worker.pid, gpus=uuids or [], late=late, **describe_place(self.job))
+        if worker.is_loaded:
+            # Each line of the report wakes this process, so the worker does not say what is known.
+            self._on_line({"stage": "load"})
         for note in limits.kernel_limits(self._limit):
             self.notes.append(note)
             self.attempt.event("limited", reason=note)
@@ -421,7 +424,9 @@ class AttemptRun:
         left = [process_tree.name_of(pid) for pid in self.processes.all()]
         if left:
             self.attempt.event("note", message="still there after the function's end, ended now: %s" % ", ".join(left))
-        self.end_tree()
+        if left or not self.job.workers.is_alone:
+            self.end_tree()
+        self._drain()
 
     def _await_exit(self) -> None:
         until = time.monotonic() + self.job.spec["grace_s"]

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 
-from ..agent.libc import libc_function
+from ..agent.libc import die_with_parent, enter_own_group
 from .environ import changed_names
 
 TYPE_CHECKING = False
@@ -27,11 +27,14 @@ class WorkerProcess:
     Attributes:
         env: The variables with which it has started.
         out, err, report: The reading ends of its pipes, non-blocking.
+        is_loaded: Whether it is a fork, and has loaded its code before.
 
     Args:
         pipes: The reading ends of stdout, stderr and the report.
         control: The socket through which it is allowed to begin. If that closes before, it ends.
     """
+
+    is_loaded = False
 
     def __init__(self, env: "dict[str, str]", pid: int, pipes: "Sequence[int]", control: "_socket.socket") -> None:
         self.pid = pid
@@ -131,7 +134,13 @@ def launch(argv: "list[str]", env: "dict[str, str]", cwd: str, spec: "Mapping[st
 
 
 class WorkerSource:
-    """Where a job's workers come from: each is started here."""
+    """Where a job's workers come from: each is started here.
+
+    Attributes:
+        is_alone: Whether another process forks them, and has said that nothing descends from it now.
+    """
+
+    is_alone = False
 
     @property
     def fd(self) -> int:
@@ -250,20 +259,6 @@ def start_afresh(out: int, err: int) -> None:
     os.close(null)
 
 
-def enter_own_group() -> None:
-    """Leave the supervisor's process group, so that a function which ends its own group ends no supervisor.
-
-    A child that has ended leads the group: a leader could not call setsid, as a function that daemonises does.
-    """
-    leader = os.fork()
-    if leader == 0:
-        os._exit(0)
-    # Until it is waited for, its pid names a group that can be entered.
-    os.setpgid(leader, leader)
-    os.setpgid(0, leader)
-    os.waitpid(leader, 0)
-
-
 def _not_started(program: str, cwd: str, error: BaseException) -> "dict[str, Optional[str]]":
     import errno
 
@@ -278,47 +273,6 @@ def _not_started(program: str, cwd: str, error: BaseException) -> "dict[str, Opt
         message = "the environment's interpreter %s cannot be started: %s" % (program, reason)
         hint = "check that it exists on the machine that runs the job, on a file system that allows execution"
     return {"done": "environment", "message": message, "hint": hint, "stage": "environment"}
-
-
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
-
-
-def become_subreaper() -> bool:
-    """Adopt descendants whose parents end; False where the kernel (before 3.4, or not Linux) cannot."""
-    return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def end_without_adopting(pid: int) -> None:
-    """Kill a child whose own children are to be none of this process's, even where it adopts orphans."""
-    # This import is late, because few processes need a pointer.
-    import ctypes
-
-    adopts = ctypes.c_int(0)
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(adopts), 0, 0, 0)
-    # This lasts for a moment only, because an orphan of the job could be lost meanwhile.
-    _prctl(_PR_SET_CHILD_SUBREAPER, 0)
-    try:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    except ChildProcessError:
-        # Where SIGCHLD is ignored, the kernel collects it.
-        pass
-    finally:
-        _prctl(_PR_SET_CHILD_SUBREAPER, adopts.value)
-
-
-def die_with_parent(signum: int, parent: int) -> None:
-    """Be sent `signum` when the parent ends; at once if it is no longer `parent`."""
-    _prctl(_PR_SET_PDEATHSIG, signum)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signum)
-
-
-def _prctl(option: int, value: int) -> bool:
-    # On Linux a failure is raised: without this call, processes would be left behind without a word.
-    return sys.platform.startswith("linux") and libc_function("prctl")(option, value, 0, 0, 0) == 0
 
 
 class Cores:

@@ -367,9 +367,6 @@ def _hint_for_image(error: BaseException) -> str | None:
 def _write(
     value: Any, file: Any, caller: tuple[int, ...], report: Report, sync: bool, is_data: bool = False
 ) -> dict[str, Any]:
-    if os.fstat(file.fileno()).st_size:
-        file.truncate(0)
-
     def writing(write: Callable[[], None]) -> None:
         def write_whole() -> None:
             # After an error, a client may have received what is there already: the same bytes are written again.

@@ -7,6 +7,8 @@ and ends all of them.
 
 from __future__ import annotations
 
+# The C half alone: `signal` makes enums of handlers, which copies a hundred pages in each fork.
+import _signal  # type: ignore[import-not-found]
 import json
 import os
 import select
@@ -14,9 +16,9 @@ import signal
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ..agent.libc import become_subreaper, die_with_parent, enter_own_group, make_group
 from ..supervisor import process_tree
 from ..supervisor.text import native
-from ..supervisor.worker_process import become_subreaper, die_with_parent, enter_own_group
 from . import payload
 from .descriptors import flush_output, redirect_output
 from .report import receive_order
@@ -47,8 +49,8 @@ def fork_worker(output: tuple[int, int], foreign: Iterable[int]) -> int:
         try:
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, *_OF_ALL):
-                signal.signal(number, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+                _signal.signal(number, _signal.SIG_DFL)
+            _signal.signal(signal.SIGINT, signal.default_int_handler)
             # A process that dies must leave no call behind without an outcome.
             die_with_parent(signal.SIGKILL, parent)
             for fd in foreign:
@@ -76,6 +78,7 @@ def keep_workers(orders: _socket.socket, given: dict[str, str]) -> list[str]:
     poll = select.poll()
     for fd in (woken, orders.fileno()):
         poll.register(fd, select.POLLIN)
+    group = make_group()
     _send(orders, ready=os.getpid(), given=given)
     while True:
         ready = [fd for fd, _ in poll.poll()]
@@ -85,7 +88,7 @@ def keep_workers(orders: _socket.socket, given: dict[str, str]) -> list[str]:
             line, fds = receive_order(orders)
             if not line:
                 _end()
-            words = _obey(native(json.loads(line)), fds, orders, [woken, waker, orders.fileno()])
+            words = _obey(native(json.loads(line)), fds, orders, [woken, waker], group)
             if words is not None:
                 return words
         _collect(orders)
@@ -99,12 +102,15 @@ def _send(supervisor: _socket.socket, **facts: Any) -> None:
         _end()
 
 
-def _obey(order: dict[str, Any], fds: list[int], supervisor: _socket.socket, foreign: list[int]) -> list[str] | None:
+def _obey(
+    order: dict[str, Any], fds: list[int], supervisor: _socket.socket, foreign: list[int], group: int
+) -> list[str] | None:
     """Fork a worker, and say its pid; return its words in it, and None here.
 
     Args:
         order: Its `argv` and its `umask`.
         fds: What takes its stdout and stderr, its report, and the socket through which it may begin.
+        group: As `make_group` returns it.
     """
     if len(order["argv"]) > 1:
         # It is an item. Both are kept, and each worker finds them read.
@@ -119,9 +125,13 @@ def _obey(order: dict[str, Any], fds: list[int], supervisor: _socket.socket, for
     else:
         answer = {"pid": pid}
         if pid == 0:
+            supervisor.close()
             try:
                 os.umask(order["umask"])
-                enter_own_group()
+                if group:
+                    os.setpgid(0, group)
+                else:
+                    enter_own_group()
             except OSError:
                 os._exit(1)
             return [*order["argv"], *map(str, ways)]
@@ -132,15 +142,19 @@ def _obey(order: dict[str, Any], fds: list[int], supervisor: _socket.socket, for
 
 
 def _collect(supervisor: _socket.socket) -> None:
-    """Collect the workers and orphans that have ended, and say so."""
-    while True:
+    """Collect the workers and orphans that have ended, and say so; also whether nothing of them is left."""
+    ended: list[Any] = []
+    pid = -1
+    while pid:
         try:
             pid, status, used = os.wait4(-1, os.WNOHANG)
         except ChildProcessError:
-            return
-        if pid == 0:
-            return
-        _send(supervisor, ended=pid, status=status, used=[used.ru_utime, used.ru_stime, used.ru_maxrss])
+            break
+        if pid:
+            ended.append((pid, status, (used.ru_utime, used.ru_stime, used.ru_maxrss)))
+    if ended:
+        # Orphans are children of this process: without a child, it has no descendants either.
+        _send(supervisor, ended=ended, alone=pid != 0)
 
 
 def _end() -> NoReturn:

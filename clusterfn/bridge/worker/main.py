@@ -57,6 +57,8 @@ def main(argv: list[str]) -> None:
     spec = payload.read_spec(job)
     try:
         _enter(cwd)
+        if not is_forked:
+            report.send(stage="load")
         facts = _run_job(job, spec, rest, discards, report, value_fd)
     except CallRejected as rejected:
         facts = rejected.facts
@@ -125,7 +127,6 @@ def _run_job(job: str, spec: Any, rest: list[str], discards: bool, report: Repor
         held = None if discards else hold.serve(job, spec)
         return keep_result(RETURNED, held, value_fd, tuple(spec["kernel"]["caller"]), report, True, as_data(spec))
     spec["discards"] = discards
-    report.send(stage="load")
     return run_call(job, spec, [int(number) for number in rest[1:]], report, value_fd)
 
 

@@ -18,9 +18,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
+from ..agent.libc import become_subreaper, die_with_parent
 from ..supervisor import process_tree
 from ..supervisor.publish import names_in
-from ..supervisor.worker_process import become_subreaper, die_with_parent
 from . import descriptors, fork_rules
 from .finish import is_installed
 

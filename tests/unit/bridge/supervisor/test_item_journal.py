@@ -33,7 +33,7 @@ def test_what_follows_a_write_that_failed_in_its_midst_is_whole(
 ):
     journal = ItemJournal(str(tmp_path), sync=False)
     value = tmp_path / "value.pkl"
-    value.write_bytes(b"a value")
+    value.write_bytes(b"a value, and the end of a longer one before it")
     verdict = Verdict(RETURNED, "", value={"size": 7})
 
     with monkeypatch.context() as patch:
@@ -47,6 +47,7 @@ def test_what_follows_a_write_that_failed_in_its_midst_is_whole(
     assert [line["index"] for line in found] == [0, 1]
     values = (tmp_path / VALUES).read_bytes()
     assert [values[line["at"] : line["at"] + 7] for line in found] == [b"a value"] * 2
+    assert values.endswith(b"a valuea value")
 
 
 def test_a_chunk_that_its_element_finishes_while_another_looks_is_not_taken_over(tmp_path, monkeypatch):

@@ -42,11 +42,12 @@ def test_a_job_that_was_asked_to_end_on_another_node_is_not_retried_and_may_be_r
 LAUNCHER_THAT_ENDS_FIRST = """
 import os, sys, time
 from types import SimpleNamespace
-from clusterfn.bridge.supervisor import nodes, process_tree, worker_process
+from clusterfn.bridge.agent import libc
+from clusterfn.bridge.supervisor import nodes, process_tree
 
 HELPED = "sleep 150 & until grep -q sleep /proc/$!/comm; do :; done"
 folder = sys.argv[1]
-worker_process.become_subreaper()
+libc.become_subreaper()
 launches = SimpleNamespace(launch_command=lambda *_: ["sh", "-c", HELPED])
 job = SimpleNamespace(folder=folder, spec={"resources": {"cores": 1}, "bridge": folder}, scheduler=launches)
 attempt = SimpleNamespace(number=1, words_of_tasks=list, path=lambda name: os.path.join(folder, name))
