@@ -12,7 +12,8 @@ MAKEFLAGS += --no-print-directory
 # Where it is set, each of the thousands of processes that tests start compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help venv demo check lab lab-down whole-lab test test-with-lab tests-side-by-side lint test-hard test-long long-together long-alone report faults mutations chaos \
+.PHONY: help venv demo check lab lab-down whole-lab test test-with-lab compiled-tests prepared-tests tests-side-by-side lint test-hard test-long long-together \
+	long-alone report faults mutations chaos \
 	test-jupyterlab dist bench bench-peers survey docs
 
 help:  ## this list
@@ -46,7 +47,7 @@ lint: venv  ## ruff, mypy for each platform, and shellcheck where it is installe
 	elif command -v shellcheck >/dev/null; then echo "shellcheck $(SCRIPTS)"; shellcheck --shell=sh $(SCRIPTS); \
 	else echo "shellcheck is not installed: $(SCRIPTS) not checked"; fi
 
-check: lint  ## without root: lint and every test that needs no lab
+check: stage-lint  ## without root: lint and every test that needs no lab
 	$(BIN)/python -m pytest -q -m "not lab" -n 2 --dist loadgroup
 
 lab: venv  ## as root on Debian: start the test hosts (tests/lab/README.md)
@@ -55,7 +56,11 @@ lab: venv  ## as root on Debian: start the test hosts (tests/lab/README.md)
 lab-down: venv  ## stop the test hosts and remove what they brought
 	$(BIN)/python -m tests.lab down
 
-test: venv  ## everything: as root on Debian with the lab, elsewhere `check`
+# What `make test` does before and beside the tests, each with its time. That of the tests is in pytest's last line.
+stage-%:
+	@trap 'echo "stage $*: $$SECONDS s"' EXIT; $(MAKE) $*
+
+test: stage-venv  ## everything: as root on Debian with the lab, elsewhere `check`
 	@reason=$$($(BIN)/python -m tests.lab why-not); \
 	if [ -z "$$reason" ]; then $(MAKE) test-with-lab; \
 	else echo "The lab tests are skipped: $$reason"; $(MAKE) check; fi
@@ -65,10 +70,16 @@ whole-lab: lab
 	$(BIN)/python -m tests.lab torch
 	$(BIN)/python -m tests.lab.channel
 
-test-with-lab: whole-lab
-	@# In a new checkout one process compiles the tests: five that begin together would each compile all.
+# Types are checked while the lab is built, and not while its tests need both cores.
+test-with-lab: venv
+	@CLUSTERFN_REQUIRE_LAB=1 $(MAKE) -k -j2 stage-lint prepared-tests
+
+# In a new checkout one process compiles the tests: five that begin together would each compile all.
+compiled-tests: venv
 	@[ -n "$$(find tests -name '*-pytest-*.pyc' -print -quit)" ] || $(BIN)/python -m pytest -q --collect-only >/dev/null || true
-	@CLUSTERFN_REQUIRE_LAB=1 $(MAKE) -k -j2 lint tests-side-by-side
+
+prepared-tests: stage-whole-lab stage-compiled-tests
+	@$(MAKE) tests-side-by-side
 
 # Most tests on the lab wait: five processes keep two cores busy. tests/conftest.py says which tests share one.
 tests-side-by-side: venv
