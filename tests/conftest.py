@@ -53,6 +53,7 @@ APART = {
     "e2e/test_requeue.py",
 }
 TABLES = pytest.StashKey[list[tuple[str, str]]]()
+FAILED = pytest.StashKey[bool]()  # of a test, for its fixtures
 
 
 def group_of(item: pytest.Item) -> str:
@@ -191,6 +192,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     if REQUIRED and report.skipped and not excused:
         report.outcome = "failed"
         report.longrepr = f"skipped, although everything must run here: {report.longrepr}"
+    item.stash[FAILED] = report.failed or item.stash.get(FAILED, False)
     return report
 
 

@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 
 import clusterfn
+from tests.conftest import FAILED
+from tests.programs import main
 
 REPOSITORY = Path(__file__).parents[2]
 MINOR = f"3.{sys.version_info[1]}"
@@ -138,6 +140,15 @@ def hosts(_shared: Hosts, monkeypatch: pytest.MonkeyPatch) -> Hosts:
     """tensor01, slurm and others of the lab, for the length of a test the hosts of $CLUSTERFN_CONFIG."""
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(_shared.config))
     return _shared
+
+
+@pytest.fixture(autouse=True)
+def nothing_goes_on(request: pytest.FixtureRequest, clean_environment: None) -> Iterator[None]:
+    """After a test that failed, cancel the jobs that it and its programs have sent: the next one needs their GPUs."""
+    yield
+    ledger = Path(os.environ["XDG_STATE_HOME"], "clusterfn", "jobs.jsonl")
+    if request.node.stash.get(FAILED, False) and ledger.exists():
+        main(["cancel", *(json.loads(line)["id"] for line in ledger.read_text().splitlines())])
 
 
 @pytest.fixture
