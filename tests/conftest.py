@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import os
 import random
@@ -52,8 +53,18 @@ APART = {
     "e2e/test_interrupt.py e2e/test_interrupt_seams.py e2e/test_map.py e2e/test_nodes.py "
     "e2e/test_requeue.py",
 }
+# The longest of the other files begin next: the last to begin should be short, as then nobody waits for one process.
+LONGEST = (
+    "bridge/test_queue.py builder/test_wheel_builds.py e2e/test_cli.py e2e/test_commands.py e2e/test_dask.py "
+    "unit/hosts/survey/test_survey.py unit/test_examples_of_docs.py unit/test_platforms.py"
+)
+ORDER = {"lab": 0, **dict.fromkeys(APART, 0), **dict.fromkeys(LONGEST.split(), 1)}
 TABLES = pytest.StashKey[list[tuple[str, str]]]()
 FAILED = pytest.StashKey[bool]()  # of a test, for its fixtures
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # the thousands of tests, through which each `gc.collect()` would look again
 
 
 def group_of(item: pytest.Item) -> str:
@@ -86,7 +97,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.user_properties.append((PROPERTY, {"fault": fault.args[0], "what": what, "host": ""}))
     if config.getoption("--seed") is not None:
         shuffle(items, config.getoption("--seed"))
-    items.sort(key=lambda item: group_of(item) not in ("lab", *APART))  # the groups that take longest begin first
+    items.sort(key=lambda item: ORDER.get(group_of(item), 2))
     if config.getoption("--long"):
         for item in items:
             if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):

@@ -18,13 +18,14 @@ def until(look: Callable[[], Any], what: str = "") -> Any:
     Raises:
         AssertionError: It was not within `WAIT_S`.
     """
-    deadline = time.monotonic() + WAIT_S
+    began = time.monotonic()
     while True:
-        began = time.monotonic()
+        waited_s = time.monotonic() - began
         if found := look():
             return found
-        assert began < deadline, f"not within {WAIT_S} s: {what or look}"
-        time.sleep(max(0.005, 3 * (time.monotonic() - began)))  # some look at every process
+        assert waited_s < WAIT_S, f"not within {WAIT_S} s: {what or look}"
+        look_s = time.monotonic() - began - waited_s
+        time.sleep(max(0.005, min(waited_s / 20, 0.1), 3 * look_s))  # some look at every process
 
 
 def stays(look: Callable[[], Any], seconds: float, what: str = "") -> None:
@@ -35,10 +36,11 @@ def stays(look: Callable[[], Any], seconds: float, what: str = "") -> None:
     """
     deadline = time.monotonic() + seconds
     while True:
+        began = time.monotonic()
         assert look(), f"not for {seconds} s: {what or look}"
         if time.monotonic() >= deadline:
             return
-        time.sleep(0.01)
+        time.sleep(max(0.01, 3 * (time.monotonic() - began)))
 
 
 def replace_here(patch: pytest.MonkeyPatch, module: Any, name: str, replacement: Callable[..., Any]) -> None:

@@ -123,29 +123,22 @@ def started(folder) -> Callable[..., str]:
     return start
 
 
-@pytest.mark.parametrize("name", ["add", "later"])
-def test_run_prints_the_value_and_what_the_function_prints(run, name):
-    ran = run("run", f"work.py::{name}", "40")
-
-    assert (ran.stdout, ran.returncode) == ("adding\n42\n", 0)
-    status = r"(clusterfn: [0-9a-f]{4} (pending|starting|running) .*\n)*"  # of a machine that takes seconds for it
-    assert re.fullmatch(rf"clusterfn: [0-9a-f]{{16}} {name} on here \(the only host in .*\)\n{status}", ran.stderr)
-
-
-def test_run_takes_the_clusterfn_yml_beside_the_file(folder, tmp_path_factory, monkeypatch):
+def test_run_prints_the_value_and_what_the_function_prints_by_the_clusterfn_yml_beside_the_file(
+    folder, tmp_path_factory, monkeypatch
+):
     monkeypatch.delenv("CLUSTERFN_CONFIG")
-    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
 
-    ran = subprocess.run(
-        argv("run", f"{folder}/work.py::add", "40"), cwd=elsewhere, capture_output=True, text=True, timeout=150
-    )
+    ran = subprocess.run(argv("run", f"{folder}/work.py::add", "40"), capture_output=True, text=True, timeout=150)
 
     assert (ran.stdout, ran.returncode) == ("adding\n42\n", 0)
-    assert f"add on here (the only host in {folder}/clusterfn.yml)" in ran.stderr
+    only = rf"\(the only host in {re.escape(str(folder))}/clusterfn.yml\)"
+    status = r"(clusterfn: [0-9a-f]{4} (pending|starting|running) .*\n)*"  # of a machine that takes seconds for it
+    assert re.fullmatch(rf"clusterfn: [0-9a-f]{{16}} add on here {only}\n{status}", ran.stderr)
 
 
-def test_run_with_json_prints_the_value_alone(run):
-    ran = run("run", "--json", "work.py::add", "1", "b=2")
+def test_run_with_json_prints_the_value_alone_of_a_coroutine_too(run):
+    ran = run("run", "--json", "work.py::later", "a=1")
 
     assert json.loads(ran.stdout) == 3
     assert "adding" in ran.stderr
@@ -420,12 +413,6 @@ def test_a_project_is_no_home_and_not_too_large(run, project, monkeypatch):
     assert "there is no file trian.py; did you mean train.py?" in run("run", "trian.py").stderr
 
 
-def test_a_shell_needs_a_terminal(run):
-    ran = run("shell", "here")
-
-    assert ran.returncode == 2 and "shell needs a terminal" in ran.stderr
-
-
 def test_a_shell_has_the_environment_of_a_host_and_the_folder_of_a_job(run, started, folder):
     job = started("work.py::tick", "3000")
     terminal = Terminal(["/bin/sh"], folder, {**os.environ, "SHELL": "/bin/sh"})
@@ -496,9 +483,10 @@ def test_rm_removes_what_has_ended_and_never_what_runs(run, ask, started, folder
         (("logs", "7f3a", "90aa"), "logs takes one ID, not 7f3a and 90aa"),
         (("logs", "-f", "7f3a", "--json"), "cannot follow a job"),
         (("jobs", "here", "--all-hosts"), "contradict each other"),
+        (("shell", "here"), "shell needs a terminal"),
     ],
 )
-def test_words_that_make_no_sense_together_are_refused(folder, capsys, words, said):
+def test_words_that_make_no_sense_here_are_refused(folder, capsys, words, said):
     assert main(list(words)) == 2 and said in capsys.readouterr().err
 
 

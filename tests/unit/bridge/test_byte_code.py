@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -47,17 +48,15 @@ PROGRAMS = [("supervise.py", "list"), ("build.py", "list"), ("worker.py",), ("ca
 def test_each_program_of_the_bridge_runs_from_byte_code_of_any_length(
     python: str, programs: list[tuple[str, ...]], tmp_path: Path
 ) -> None:
-    root = bridge(tmp_path / "bridge")
     for name, *words in programs:
+        root = bridge(tmp_path / name)
         usual = run(python, root / name, *words, tmp_path)
-        for share in (0.0, 0.01, 0.3, 0.999):
-            run(python, root / name, *words, tmp_path)
-            for path in root.rglob("*.pyc"):
-                os.truncate(path, int(path.stat().st_size * share))
+        for path, share in zip(sorted(root.rglob("*.pyc")), itertools.cycle((0.0, 0.01, 0.3, 0.999))):
+            os.truncate(path, int(path.stat().st_size * share))
 
-            found = run(python, root / name, *words, tmp_path)
+        found = run(python, root / name, *words, tmp_path)
 
-            assert (found.returncode, found.stderr) == (usual.returncode, usual.stderr)
+        assert (found.returncode, found.stderr) == (usual.returncode, usual.stderr)
 
 
 @OLD_AND_NEW

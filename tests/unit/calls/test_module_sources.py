@@ -18,12 +18,10 @@ import pytest
 from clusterfn.hosts import serialization
 from clusterfn.packing import notes
 from clusterfn.packing.files import Directory
-from clusterfn.packing.payload import Payload, imports_of
+from clusterfn.packing.payload import imports_of
 from clusterfn.packing.project import modules
 from tests.sent import prepared
 from tests.unit.calls.own_project import sent, write
-
-PAYLOAD = Payload(b"", {}, None, ())
 
 
 @pytest.mark.parametrize("files", [["run-1/files/code/train.py", "log.txt"], ["cats/1.png"], ["__pycache__/x.py"], []])

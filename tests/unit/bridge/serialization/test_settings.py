@@ -20,18 +20,19 @@ spec = importlib.util.spec_from_file_location("settings", {settings.__file__!r})
 sys.modules["settings"] = settings = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(settings)
 """
-OF_PYTHON = """
+OF_SMALL_ONES = """
 import csv, decimal, sys, warnings
 sys.setrecursionlimit(4000)
 csv.field_size_limit(1 << 20)
 decimal.getcontext().prec = 5
 warnings.simplefilter("ignore")
 warnings.simplefilter("always", UserWarning)
-"""
-OF_LIBRARIES = """
-import numpy, pandas, torch
+import numpy
 numpy.seterr(all="raise")
 numpy.set_printoptions(precision=3)
+"""
+OF_LIBRARIES = """
+import pandas, torch
 pandas.set_option("display.max_rows", 7)
 torch.set_default_dtype(torch.float64)
 torch.use_deterministic_algorithms(True, warn_only=True)
@@ -54,13 +55,10 @@ def run(python: str, *lines: str) -> list[str]:
 @pytest.mark.parametrize(
     ("python", "script", "modules"),
     [
-        (sys.executable, OF_PYTHON, "csv, decimal"),
-        pytest.param(
-            str(TORCH), OF_LIBRARIES, "numpy, pandas, torch",
-            marks=pytest.mark.skipif(not TORCH.exists(), reason="the lab's torch environment is not there"),
-        ),
+        (sys.executable, OF_SMALL_ONES, "csv, decimal, numpy"),
+        pytest.param(str(TORCH), OF_LIBRARIES, "pandas, torch", marks=pytest.mark.long),
     ],
-)  # fmt: skip
+)
 def test_what_a_script_sets_is_set_in_a_job_once_it_imports_the_library(python: str, script: str, modules: str) -> None:
     (before, here) = run(
         python, "print(json.dumps(settings.current()))", script, "print(json.dumps(settings.current()))"
