@@ -235,7 +235,7 @@ def test_each_item_imports_what_earlier_items_have_imported(bench: Bench, tmp_pa
 
     found = [group.value(1, x) for x in range(12)]
     drawn = random.Random(42).random()
-    assert [each[:2] for each in found] == [(str(x), drawn) for x in range(12)]
+    assert [value[:2] for value in found] == [[str(x), drawn] for x in range(12)]
     assert found[-1][2], "the last was not forked"
 
 
@@ -256,4 +256,4 @@ def test_relative_folders_of_an_items_variables_are_those_of_its_own_folder(benc
 
     assert group.start(1).wait(150) == 0
 
-    assert [group.value(1, x) for x in range(6)] == [(str(x), True, [str(x)]) for x in range(6)]
+    assert [group.value(1, x) for x in range(6)] == [[str(x), True, [str(x)]] for x in range(6)]
