@@ -337,9 +337,7 @@ def _ends_nothing(run: JobRun, ended: Ended) -> None:
 
 def _end_if_stuck(run: JobRun) -> None:
     """Have it ended if it does not end itself."""
-
-    def show_left(left: str) -> None:
-        run.set_state(run.state, left)
-
     look = functools.partial(liveness.look_until_it_ends, run)
-    loop.begin(conclusion.end_if_stuck(run.queue, lambda: run.has_outcome, show_left, look))
+    loop.begin(
+        conclusion.end_if_stuck(run.queue, lambda: run.has_outcome, lambda left: run.set_state(run.state, left), look)
+    )
