@@ -281,7 +281,6 @@ _of_hosts: weakref.WeakKeyDictionary[HostState, SilentJobs] = weakref.WeakKeyDic
 
 
 def of_host(host: HostState) -> SilentJobs:
-    """Return the silent jobs of a host."""
     return _of_hosts.setdefault(host, SilentJobs())
 
 

@@ -59,12 +59,10 @@ class Location:
 
     @property
     def connection(self) -> HostConnection:
-        """The connection to its host."""
         return self.host.connection
 
     @property
     def results(self) -> ResultPolicy:
-        """What is accepted of its value."""
         return self._results or self.host.settings.result_policy()
 
     @property
@@ -79,7 +77,6 @@ class Location:
 
     @property
     def attempt_folder(self) -> str:
-        """The folder of the present attempt."""
         return layout.attempt_dir(self.folder, self.attempt)
 
     @property

@@ -99,7 +99,6 @@ class Actors:
             yield number
 
     def name_of(self, number: int) -> str:
-        """Return the name of an actor's class."""
         return self._living.get(number, "")
 
     def check_room(self, name: str) -> None:
@@ -192,13 +191,11 @@ class SessionCallRun(JobRun):
         self._held, self._stream = held, stream
 
     def why_silent(self) -> str:
-        """Say what a session that runs does before it begins a call."""
         if self._held.state != RUNNING:
             return super().why_silent()
         return "its session has not begun it yet: it runs earlier calls, or loads modules"
 
     def withdraw(self) -> bool:
-        """Keep it from ever starting; false if it has started."""
         connection = self.at.connection
         if not connection.link.answers_here():
             # The command below looks for the folder of the call, which exists once the session has taken it.
@@ -315,8 +312,7 @@ class SkippedNumbers:
         after = [laid_out] if laid_out else []
         try:
             while self._has_to_send():
-                pending = frozenset(self._unsent)
-                some = sorted(pending)[:PATHS_AT_ONCE]
+                some = sorted(self._unsent)[:PATHS_AT_ONCE]
                 try:
                     answer = await host.connection.run(["/bin/sh", "-c", _SKIP, "sh", *some], after=after)
                     is_written = answer.rc == 0
@@ -324,10 +320,9 @@ class SkippedNumbers:
                     is_written = False
                 if is_written:
                     self._unsent.difference_update(some)
-                elif self._unsent <= pending:
+                else:
                     # The session serves calls in order: those behind the skipped ones wait for this, so the pause is
                     # short.
-                    # No path was added in the meantime, so the host would reject the same ones again at once.
                     await asyncio.sleep(_SKIP_AGAIN_S)
         finally:
             self._is_sending = False

@@ -53,7 +53,7 @@ class CallStream:
         # All calls up to this number that went this way are in their folders.
         self._taken = 0
         # The calls after that number, with their bytes.
-        self._untaken: collections.deque[tuple[int, int]] = collections.deque()
+        self._untaken: collections.OrderedDict[int, int] = collections.OrderedDict()
         self._untaken_bytes = 0
         self._is_open = self._is_closed = False
         self._inbox = Inbox()
@@ -123,7 +123,7 @@ class CallStream:
             if self._untaken_bytes + len(payload) > MOST_UNTAKEN:
                 return False
             self._calls[number] = call
-            self._untaken.append((number, len(payload)))
+            self._untaken[number] = len(payload)
             self._untaken_bytes += len(payload)
         # The write comes after the lock is released: the reader thread may hold the connection's own lock, and wait for
         # this one. It finds the call, and a write to a reply that is over is dropped.
@@ -173,13 +173,11 @@ class CallStream:
             value = body[end:] if header["has_value"] else None
         with self._changed:
             self._taken = max(self._taken, int(header["taken"]))
-            while self._untaken and self._untaken[0][0] <= self._taken:
-                self._untaken_bytes -= self._untaken.popleft()[1]
+            while self._untaken and next(iter(self._untaken)) <= self._taken:
+                self._untaken_bytes -= self._untaken.popitem(last=False)[1]
             # The session does not take this call through the stream.
             if what == "again":
-                for sent in [sent for sent in self._untaken if sent[0] == number]:
-                    self._untaken.remove(sent)
-                    self._untaken_bytes -= sent[1]
+                self._untaken_bytes -= self._untaken.pop(number, 0)
             self._is_open = True
             call = self._calls.pop(number, None) if what == "again" else self._calls.get(number)
             self._changed.notify_all()
