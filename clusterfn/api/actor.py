@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from clusterfn.api.decorator import reject_generator, undecorated
 from clusterfn.calls import job_display
-from clusterfn.calls.session_tracker import ActorCall
+from clusterfn.calls.session_call import ActorCall
 from clusterfn.config.options import Options
 from clusterfn.errors import ActorLost, ClusterfnError, ConfigError, HostError, did_you_mean
 from clusterfn.public_api import check_arguments, public_api
 
 if TYPE_CHECKING:
     from clusterfn.calls.job import Job
-    from clusterfn.calls.session_tracker import SessionCallJob
+    from clusterfn.calls.session_call import SessionCallJob
 
     # The function, its arguments, its keywords, what the call is to the actor, and whether to follow it.
     ActorSender = Callable[
@@ -194,7 +194,7 @@ class ActorHandle:
 
     def __init__(self, kind: ActorClass, constructed: SessionCallJob[Any], send: ActorSender) -> None:
         self.kind = kind
-        self.number = constructed.tracker.number
+        self.number = constructed.run.at.number
         self.host = constructed.host
         self.send = send
         self._pid = os.getpid()

@@ -19,8 +19,8 @@ from clusterfn.bridge.supervisor.text import format_duration
 from clusterfn.calls import job_display
 from clusterfn.calls.call import prepare_held
 from clusterfn.calls.job import Job
+from clusterfn.calls.session_call import ActorCall, actor_lost
 from clusterfn.calls.session_job import SessionJob
-from clusterfn.calls.session_tracker import ActorCall, actor_lost
 from clusterfn.config import config_file, import_time
 from clusterfn.config.job_spec import JobSpec, SessionSpec
 from clusterfn.config.options import JobOptions, Options, Time, keyword_of, parse_options
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from clusterfn.api.actor import Actor
-    from clusterfn.calls.session_tracker import SessionCallJob
+    from clusterfn.calls.session_call import SessionCallJob
 
 R = TypeVar("R")
 # Waits that are shorter than this are not reported.
@@ -375,7 +375,7 @@ def _check_actor(holding: SessionJob | None, held: Job[Any], actor: int, name: s
 
 def _where(call: SessionCallJob[Any], what: str) -> str:
     """Say what runs where at the first call of a session; "" for the others, of which there may be thousands."""
-    return f"{what} in a session on {call.host}" if call.tracker.number == 1 else ""
+    return f"{what} in a session on {call.host}" if call.run.at.number == 1 else ""
 
 
 def _parse_workers(workers: object, options: Options) -> int:

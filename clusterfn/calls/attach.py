@@ -89,13 +89,14 @@ def attach(
         from clusterfn.calls import sent_group
 
         return sent_group.attach(host_state, spec, accepted)
-    keeps = spec.get("keep_value", False)
-    tracker = Tracker(host_state, spec["id"], spec["name"], live, spec["bridge"], keeps=keeps, results=accepted)
+    tracker = Tracker(host_state, spec["id"], spec["name"], live, spec["bridge"], accepted)
     job: Job[Any] = tracker.job()
     run = tracker.run
+    run.at.keeps = spec.get("keep_value", False)
     with reading(host_state.settings.name, SPEC_OF_JOB):
-        run.sent_here, run.asked = False, Resources(**known_fields(Resources, spec["resources"]))
-        tracker.time_s = None if run.asked.time_s is None else float(run.asked.time_s)
+        asked = Resources(**known_fields(Resources, spec["resources"]))
+        run.asked = asked._replace(time_s=None if asked.time_s is None else float(asked.time_s))
+    run.sent_here = False
     run.has_value = bool(spec.get("has_value", True))
     tracker.attach(claim or b"", started or b"")
     sizes = remote_state.read_sizes(attempts, sizes_reply)

@@ -158,12 +158,13 @@ def send_call(prepared: Prepared, live: bool = False, in_turn: bool = False) -> 
         in_turn: Whether to follow it only once it is one of the oldest jobs of its host, or begins.
     """
     host, spec, payload = prepared.host, prepared.job, prepared.payload
-    tracker = Tracker(host, spec.id, spec.name, live, keeps=spec.keep_value, results=spec.results)
+    tracker = Tracker(host, spec.id, spec.name, live, results=spec.results)
     job: Job[Any] = tracker.job()
     run = tracker.run
+    run.at.keeps = spec.keep_value
     # The program may change its working directory before the job ends, so the folder is noted now.
     run.outputs = tuple((pattern, Path.cwd()) for pattern in spec.outputs)
-    run.asked, tracker.time_s = spec.resources, spec.resources.time_s
+    run.asked = spec.resources
     run.has_value = spec.has_value
     run.queue.inputs = payload.inputs
     run.given = sending.given_paths(host.root, payload)

@@ -1,7 +1,7 @@
-"""Has a host end jobs, or items of a group, that do not end by themselves, and publish an outcome for each.
+"""Asks a host to publish the outcome of a job, or of items of a group, that has left none, and for why it has none.
 
-Some have left none: `conclude_or_give_up`. Those that do not end on request are killed: `end_if_stuck`. The host
-publishes an outcome by the same link as the job itself would, or finds that the job has published its own.
+The host publishes it by the same link as the job itself would, or finds that the job has published its own. Those that
+do not end on request are killed: `end_if_stuck`.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ import asyncio
 import concurrent.futures
 import json
 import posixpath
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+import re
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import printable
 from clusterfn.config.host_text import reading
-from clusterfn.errors import ClusterfnError, HostDiskFull, Unreachable
-from clusterfn.hosts import exit_flush, loop
+from clusterfn.errors import ClusterfnError, SubmitError
 from clusterfn.hosts.rpc.frames import error_of
-from clusterfn.scheduler.base import SchedulerVerdict
+from clusterfn.scheduler.base import Evidence, SchedulerVerdict
 
 if TYPE_CHECKING:
     from clusterfn.calls.group_state import GroupState
     from clusterfn.calls.queue_place import QueuePlace
-    from clusterfn.calls.run import Run
+    from clusterfn.calls.run import Location, Run
     from clusterfn.config.spec import Host
-    from clusterfn.hosts.connection import Completed, Reply
+    from clusterfn.hosts.connection import Completed, HostConnection, Reply
     from clusterfn.hosts.host_state import HostState
 
 # A group may have thousands of items.
@@ -37,12 +37,14 @@ NEVER_BEGAN = SchedulerVerdict(layout.LOST, "the items were sent but never start
 WITHDRAWN_JOB = SchedulerVerdict(
     layout.CANCELLED, "the job was withdrawn before it started", stage="queue", withdraw=True
 )
+_FORGOTTEN = SchedulerVerdict(
+    layout.LOST, "the scheduler no longer knows the group's elements, and they never started",
+    hint="group.retry_failed()", stage="submit",
+)  # fmt: skip
 # After a request to stop, a job gets the first time to end itself. It gets the second under a scheduler, which takes
 # some seconds of its own.
 _ENDS_ITSELF_S, _KILLED_AFTER_S = 3.0, 8.0
-
-
-LookAgain = Callable[["Run", float], Coroutine[Any, Any, None]]
+_ID = re.compile(rf"/{layout.JOBS}/([0-9a-f]{{16}})(?=/|$)")
 
 
 def ask(run: Run, verdict: SchedulerVerdict) -> Reply[Completed]:
@@ -51,68 +53,6 @@ def ask(run: Run, verdict: SchedulerVerdict) -> Reply[Completed]:
     request = json.dumps(verdict.as_dict()).encode()
     # Only the host concludes: a client that concluded by itself could contradict a supervisor that is still alive.
     return run.at.host.bridge.supervise("conclude", run.folder, bridge=run.at.bridge, stdin=request)
-
-
-def conclude_and_cancel(run: Run, verdict: SchedulerVerdict, look_again: LookAgain) -> None:
-    """Have this published, and the job taken out of the queue; if it has begun meanwhile it continues.
-
-    Does nothing while the host has not answered that before: each look at its scheduler may ask for it.
-
-    Args:
-        look_again: Looks, after so many seconds, whether the run is still to be concluded.
-    """
-    # The outcome of the job may end the program, and the scheduler must be asked before that.
-    exit_flush.await_at_exit(loop.start(_conclude_and_cancel(run, verdict, look_again)))
-
-
-async def _conclude_and_cancel(run: Run, verdict: SchedulerVerdict, look_again: LookAgain) -> None:
-    if run.heartbeat.is_cancelling:
-        return
-    run.heartbeat.is_cancelling = True
-    try:
-        published = await conclude_or_give_up(run, verdict, look_again)
-        has_begun = published is None or published.get("attempt", "") is None
-        if not has_begun:
-            run.queue.cancel()
-    finally:
-        run.heartbeat.is_cancelling = False
-
-
-async def conclude_or_give_up(run: Run, verdict: SchedulerVerdict, look_again: LookAgain) -> Mapping[str, Any] | None:
-    """Have this verdict published, unless the job has an outcome; return which one is published now.
-
-    Returns:
-        None without an answer, {} if the host could not do it. The next missed heartbeat asks again, or the job is
-        given up: once the disk was full for a minute, or after two failures as the bridge or its folder is gone.
-    """
-    published: Mapping[str, Any] | None = None
-    try:
-        answer = await ask(run, verdict)
-        published = {}
-        published = parse_conclusion(answer, run.at.host.settings, run.folder)
-    except (Unreachable, concurrent.futures.CancelledError):
-        return None
-    except ClusterfnError as error:
-        await _retry_or_give_up(run, error, look_again)
-    else:
-        run.heartbeat.failed = 0
-    return published
-
-
-async def _retry_or_give_up(run: Run, error: ClusterfnError, look_again: LookAgain) -> None:
-    pauses_s = layout.ROOM_PAUSES_S if isinstance(error, HostDiskFull) else (0.0,)
-    run.heartbeat.failed += 1
-    failed = run.heartbeat.failed
-    if run.is_closed or failed > len(pauses_s) + 1:
-        return
-    if failed <= len(pauses_s):
-        # The bridge itself may be missing on the host: without this the next try would not send it again.
-        run.at.host.contents.distrust()
-        loop.begin(look_again(run, pauses_s[failed - 1]))
-        return
-    lost = await find_loss(run.at.host, run.folder, run.at.scheduler_name)
-    if not run.is_closed:
-        run.give_up(lost or error)
 
 
 def parse_conclusion(answer: Completed, host: Host, folder: str, what: str = "job") -> dict[str, Any]:
@@ -173,6 +113,61 @@ async def find_loss(host_state: HostState, folder: str, scheduler_name: str) -> 
         evidence=[f"there is no {folder}"],
         hint=f"check {host_state.root} on {host}, and call again{queue}",
     )
+
+
+async def explain_unstarted(
+    host: HostState, folder: str, scheduler_ids: Sequence[str], doubt: SubmitError | None
+) -> SchedulerVerdict | None:
+    """Find out from the scheduler why elements that have not begun never will.
+
+    Args:
+        folder: The group's.
+        scheduler_ids: Those of all submissions that are known. Without any, no look has found one.
+        doubt: What the scheduler said at a submission that may have succeeded all the same.
+
+    Returns:
+        None while the scheduler says that one of them may live, or does not answer, or one may wait in a program.
+    """
+    scheduler = host.scheduler
+    verdict: SchedulerVerdict | None = _FORGOTTEN
+    if doubt:
+        message = f"the scheduler does not know the group's elements, and they never started: {doubt.message}"
+        verdict = _FORGOTTEN._replace(message=message, evidence=tuple(doubt.evidence))
+    try:
+        for scheduler_id in scheduler_ids:
+            answer = await host.connection.run(scheduler.evidence_command(scheduler_id), unset=scheduler.unset)
+            text = (answer.out + answer.err).decode("utf-8", "replace")
+            verdict = scheduler.explain(Evidence(text, "", scheduler_id, job_of(folder)))
+            if verdict is None:
+                return None
+        return None if await is_refused_elsewhere(host.connection, folder) else verdict
+    except (ClusterfnError, concurrent.futures.CancelledError):
+        return None
+
+
+async def is_refused_elsewhere(connection: HostConnection, folder: str) -> bool:
+    """Whether a program has lately said that it will submit the job, which the scheduler refuses for now."""
+    return await _is_written_lately(connection, posixpath.join(folder, layout.REFUSED), layout.REFUSED_FOR_S)
+
+
+async def may_start_later(host: HostState) -> bool:
+    """Whether an agent on that machine has lately said that jobs wait in it for their turn to begin."""
+    machine = posixpath.join(host.root, layout.MACHINES, host.connection.facts.machine)
+    return await _is_written_lately(host.connection, posixpath.join(machine, layout.STARTING), layout.STARTING_FOR_S)
+
+
+async def _is_written_lately(connection: HostConnection, note: str, within_s: float) -> bool:
+    return bool((await connection.run(["find", note, "-mmin", f"-{within_s / 60:.0f}"])).out)
+
+
+def job_of(folder: str) -> str:
+    """Return the id of the job whose folder this is, or whose element's; "" if the path has none."""
+    return next(iter(_ID.findall(folder)), "")
+
+
+def explain(at: Location, answer: str, log: str, submission: str) -> SchedulerVerdict | None:
+    """Return what has ended a job, by what its scheduler says and its log; None if it may live."""
+    return at.host.scheduler.explain(Evidence(answer, log, submission, job_of(at.folder)))
 
 
 async def end_if_stuck(

@@ -61,19 +61,22 @@ class AgentSource(OutputSource):
     _is_open = False
 
     def __init__(self, run: Run, live: bool = False) -> None:
-        self.run, self.live = run, live
+        self.run, self._is_live = run, live
         self.events_read = 0
         self.awaited: Reply[Any] | None = None
         self.arriving: Arriving | None = None
         self.ended: set[int] = set()
-        self._shown_by: list[OnOutput] = []
+        self._shown_by: list[OnOutput] = [run.tell] if live else []
         self._receiving = Transfer(RECEIVING)
         self._unwatch: Callable[[], object] | None = None
         run.at_close.append(self.close)
 
     def follow(self) -> None:
         """Follow it from its first attempt on. Does not wait."""
-        loop.begin(see_through(self.run, self, self.open(1)))
+        self._see_through(self.open(1))
+
+    def _see_through(self, waiting: Reply[bytes]) -> None:
+        loop.begin(see_through(self.run, self, waiting))
         # A refusal may have closed it in the meantime, before there was a request to cancel.
         if self.run.is_closed:
             self.close()
@@ -86,7 +89,7 @@ class AgentSource(OutputSource):
         """Begin with an attempt; return what gets its output."""
         with self.run.lock:
             self.run.at.attempt, self._is_open = attempt, True
-            shown_by = [*self._shown_by, *([self.run.tell] if self.live else [])]
+            shown_by = list(self._shown_by)
         self._watch_connection()
         self._lines, self.events_read = None, 0
         return shown_by
@@ -119,7 +122,9 @@ class AgentSource(OutputSource):
         """Take note that the files of the present attempt have been read to their ends."""
 
     def show(self, job: Job[R], on_interrupt: str) -> R:
-        return job_display.result(job, f"{job.name} on {job.host}", on_interrupt, None if self.live else self._output)
+        return job_display.result(
+            job, f"{job.name} on {job.host}", on_interrupt, None if self._is_live else self._output
+        )
 
     @contextlib.contextmanager
     def _output(self, on_output: OnOutput) -> Iterator[Callable[[], None]]:
@@ -164,13 +169,12 @@ class AgentSource(OutputSource):
     def _watch_connection(self) -> None:
         """Report to the run while its host is not connected."""
         if self._unwatch is None:
-            connection, run = self.run.at.connection, self.run
+            link = self.run.at.connection.link
+            self._unwatch = link.on_state(self._show_connection)
+            self._show_connection(link.state)
 
-            def show(state: ConnectionState) -> None:
-                run.show_connection(describe_trouble(run.host, state))
-
-            self._unwatch = connection.link.on_state(show)
-            show(connection.link.state)
+    def _show_connection(self, state: ConnectionState) -> None:
+        self.run.show_connection(describe_trouble(self.run.host, state))
 
     def take_events(self, data: bytes) -> None:
         """Take more bytes of the events of the present attempt."""

@@ -220,7 +220,7 @@ class Elements:
         Without an answer, that is asked later, too.
         """
         try:
-            is_lost = not await liveness.may_start_later(self._host)
+            is_lost = not await conclusion.may_start_later(self._host)
         except (ClusterfnError, CancelledError):
             is_lost = False
         if not is_lost:
@@ -244,7 +244,7 @@ class Elements:
 
     async def _explain(self, scheduler_ids: Sequence[str]) -> None:
         """Conclude the elements that have not begun, if the scheduler says why they never will."""
-        verdict = await liveness.explain_unstarted(self._host, self.queue.folder, scheduler_ids, self._doubt)
+        verdict = await conclusion.explain_unstarted(self._host, self.queue.folder, scheduler_ids, self._doubt)
         if verdict is not None and not self.is_closed:
             self._of.put(NoneWillBegin(verdict))
 

@@ -179,12 +179,10 @@ class JobRun(Run):
 
     @property
     def state(self) -> str:
-        """As `Job.state`."""
         return self._seen()[0]
 
     @property
     def reason(self) -> str:
-        """Why it is in that state, or why nothing is received of it, if there is something to say."""
         if self.done():
             return self._now[1]
         return self._trouble or self.moving or self._seen()[1] or self.unanswered
@@ -212,12 +210,10 @@ class JobRun(Run):
 
     @property
     def status(self) -> str:
-        """State and reason in one line."""
         return in_words(self.state, self.reason, None)
 
     @property
     def status_since(self) -> str:
-        """The same, and since when."""
         return in_words(self.state, self.reason, self.since)
 
     def why_silent(self) -> str:
@@ -337,9 +333,7 @@ def _ends_nothing(run: JobRun, ended: Ended) -> None:
 
 def _end_if_stuck(run: JobRun) -> None:
     """Have it ended if it does not end itself."""
-
-    def show_left(left: str) -> None:
-        run.set_state(run.state, left)
-
     look = functools.partial(liveness.look_until_it_ends, run)
-    loop.begin(conclusion.end_if_stuck(run.queue, lambda: run.has_outcome, show_left, look))
+    loop.begin(
+        conclusion.end_if_stuck(run.queue, lambda: run.has_outcome, lambda left: run.set_state(run.state, left), look)
+    )

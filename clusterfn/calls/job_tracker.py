@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING, RUNNING, STARTING, SUSPENDED
-from clusterfn.calls import conclusion, liveness
+from clusterfn.calls import liveness
 from clusterfn.calls.following import AgentSource, lose
 from clusterfn.calls.job import Job
 from clusterfn.calls.job_run import JobRun
@@ -35,25 +35,24 @@ class Tracker(WaitingJob):
         job_id: Its id.
         name: The function's name.
         live: Whether what it prints is followed.
-        bridge, keeps, results: See `Location`.
+        bridge, results: See `Location`.
 
     Attributes:
         run: The job's.
         source: Where what it prints comes from.
-        time_s: For how long it may run, as its call asks.
     """
 
-    time_s: float | None = None
-    _is_started = _is_wanted = _is_in_turn = False
+    _is_started = _is_wanted = False
+    # The connection by which it was sent, if it waits for its turn to be followed.
     _through: HostConnection | None = None
 
     def __init__(
-        self, host: HostState, job_id: str, name: str, live: bool = False, bridge: str = "", keeps: bool = False,
+        self, host: HostState, job_id: str, name: str, live: bool = False, bridge: str = "",
         results: ResultPolicy | None = None,
     ) -> None:  # fmt: skip
         folder, scheduler_name = layout.job_dir(host.root, job_id), layout.job_name(name, job_id)
         self.host = host
-        self.run = JobRun(Location(host, job_id, folder, scheduler_name, bridge, keeps, results), name)
+        self.run = JobRun(Location(host, job_id, folder, scheduler_name, bridge, results), name)
         self.run.hurry = self._skip_turn
         self.source = AgentSource(self.run, live)
         self.run.at_close.append(self._leave)
@@ -68,9 +67,8 @@ class Tracker(WaitingJob):
         Args:
             in_turn: Only once it is one of its host's oldest, begins, or is waited for.
         """
-        self._through = self.host.connection
         if in_turn and not self._is_wanted:
-            self._is_in_turn = True
+            self._through = self.host.connection
             if not self.host.follow_window.enter(self):
                 return
         self.source.follow()
@@ -82,7 +80,7 @@ class Tracker(WaitingJob):
     def _skip_turn(self) -> None:
         """Follow it at once, if it waits for its turn to be followed: it begins, ends, or is asked about."""
         self._is_wanted = True
-        if self._is_in_turn and self.host.follow_window.hurry(self):
+        if self._through is not None and self.host.follow_window.hurry(self):
             loop.begin(self._take_turn())
 
     async def _take_turn(self) -> None:
@@ -156,7 +154,8 @@ class Tracker(WaitingJob):
         if self.run.is_closed:
             return
         self.run.heartbeat.is_listed = self.host.scheduler.knows_all
-        self.host.watch.add(self.run.at.scheduler_name, self.on_scheduler, self.time_s)
+        time_s = self.run.asked.time_s if self.run.asked is not None else None
+        self.host.watch.add(self.run.at.scheduler_name, self.on_scheduler, time_s)
 
     def attach(self, claim: bytes, started: bytes) -> None:
         """Follow a job that another process sent, from its first attempt on.
@@ -221,11 +220,11 @@ class Tracker(WaitingJob):
         """Conclude it once its submission is answered: a scheduler cannot cancel what it does not know yet."""
         for starting in list(self.run.queue.starting.values()):
             await asyncio.wrap_future(starting)
-        conclusion.conclude_and_cancel(self.run, verdict, liveness.process_ended)
+        liveness.conclude_and_cancel(self.run, verdict)
 
     def _leave(self) -> None:
         """Leave the queue and the window of those that are followed: it has ended."""
-        if self._is_in_turn:
+        if self._through is not None:
             for tracker in self.host.follow_window.leave(self):
                 loop.begin(tracker._take_turn())
         self.run.queue.stop_waiting()

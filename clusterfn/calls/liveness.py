@@ -1,4 +1,4 @@
-"""Notices that a job or elements of a group died without an outcome, and has `conclusion` publish one.
+"""Notices that a job or elements of a group died without an outcome, and has the host publish one.
 
 Reasons are a killed node, a restarted host, an impossible request.
 
@@ -17,23 +17,22 @@ import asyncio
 import collections
 import concurrent.futures
 import posixpath
-import re
 import time
 import weakref
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import job_states, layout
-from clusterfn.calls.conclusion import conclude_and_cancel, conclude_or_give_up, find_loss
-from clusterfn.errors import ClusterfnError, HostError, SubmitError, Unreachable
-from clusterfn.hosts import loop
-from clusterfn.hosts.scheduler_watch import LookCounter, Seen, Silent
-from clusterfn.scheduler.base import RUNNING, Evidence, SchedulerVerdict
+from clusterfn.calls import conclusion
+from clusterfn.errors import ClusterfnError, HostDiskFull, HostError, Unreachable
+from clusterfn.hosts import exit_flush, loop
+from clusterfn.hosts.scheduler_watch import LookCounter
+from clusterfn.scheduler.base import RUNNING, SchedulerVerdict
 
 if TYPE_CHECKING:
-    from clusterfn.calls.run import Location, Run
-    from clusterfn.hosts.connection import HostConnection
+    from clusterfn.calls.run import Run
     from clusterfn.hosts.host_state import HostState
+    from clusterfn.scheduler.base import JobState
 
 SILENT_AFTER_S = job_states.SILENT_AFTER_S
 LOOKS = 2
@@ -43,10 +42,6 @@ _BEGIN_S = 15.0
 _ENDS_S, _ENDS_TIMES = 2.0, 8
 # A controller is asked about one silent element no more often than this.
 _EVIDENCE_S = 60.0
-_FORGOTTEN = SchedulerVerdict(
-    layout.LOST, "the scheduler no longer knows the group's elements, and they never started",
-    hint="group.retry_failed()", stage="submit",
-)  # fmt: skip
 # One question names this many jobs: their paths are the words of a command, whose length is limited.
 _AT_ONCE = 500
 # Each of these is concluded by a process of its own on the host.
@@ -54,7 +49,6 @@ _CONCLUDED_AT_ONCE = 4
 _LOG_TAIL = 4000
 # The pause after a question that the host could not answer, for example because it took too long.
 AGAIN_S = 15.0
-_ID = re.compile(rf"/{layout.JOBS}/([0-9a-f]{{16}})(?=/|$)")
 
 
 def watch_heartbeat(run: Run) -> None:
@@ -68,13 +62,11 @@ def watch_heartbeat(run: Run) -> None:
     )  # fmt: skip
 
 
-def scheduler_said(run: Run, seen: Seen) -> None:
+def scheduler_said(run: Run, seen: JobState | None) -> None:
     """Count the looks at which the job could never start, or was gone: two in a row count.
 
     After a missed heartbeat one look counts, unless it says that the job runs.
     """
-    if isinstance(seen, Silent):
-        return
     heartbeat = run.heartbeat
     was_silent, heartbeat.is_silent = heartbeat.is_silent, False
     if was_silent and (seen is None or seen.phase != RUNNING):
@@ -83,7 +75,7 @@ def scheduler_said(run: Run, seen: Seen) -> None:
     verdict = looks.count(seen, run.host)
     # The comparison is exact, so that later looks do not conclude the job again.
     if verdict is not None and looks.hopeless == LOOKS:
-        conclude_and_cancel(run, verdict, process_ended)
+        conclude_and_cancel(run, verdict)
     if looks.gone >= (LOOKS if run.at.scheduler_id or run.at.doubt else LOOKS_UNSEEN):
         loop.begin(process_ended(run))
 
@@ -128,7 +120,7 @@ async def look_until_it_ends(run: Run) -> None:
 
 async def _give_up_if_lost(run: Run) -> None:
     """Give up a job whose folder was gone at several looks."""
-    lost = await find_loss(run.at.host, run.folder, run.at.scheduler_name)
+    lost = await conclusion.find_loss(run.at.host, run.folder, run.at.scheduler_name)
     if lost is not None and not run.is_closed:
         run.give_up(lost)
 
@@ -153,54 +145,10 @@ def _ask(run: Run) -> None:
         of_host(run.at.host).ask(run)
 
 
-async def explain_unstarted(
-    host: HostState, folder: str, scheduler_ids: Sequence[str], doubt: SubmitError | None
-) -> SchedulerVerdict | None:
-    """Find out from the scheduler why elements that have not begun never will.
-
-    Args:
-        folder: The group's.
-        scheduler_ids: Those of all submissions that are known. Without any, no look has found one.
-        doubt: What the scheduler said at a submission that may have succeeded all the same.
-
-    Returns:
-        None while the scheduler says that one of them may live, or does not answer, or one may wait in a program.
-    """
-    scheduler = host.scheduler
-    verdict: SchedulerVerdict | None = _FORGOTTEN
-    if doubt:
-        message = f"the scheduler does not know the group's elements, and they never started: {doubt.message}"
-        verdict = _FORGOTTEN._replace(message=message, evidence=tuple(doubt.evidence))
-    try:
-        for scheduler_id in scheduler_ids:
-            answer = await host.connection.run(scheduler.evidence_command(scheduler_id), unset=scheduler.unset)
-            text = (answer.out + answer.err).decode("utf-8", "replace")
-            verdict = scheduler.explain(Evidence(text, "", scheduler_id, job_of(folder)))
-            if verdict is None:
-                return None
-        return None if await is_refused_elsewhere(host.connection, folder) else verdict
-    except (ClusterfnError, concurrent.futures.CancelledError):
-        return None
-
-
-class _Gone(NamedTuple):
-    """A job that may be gone: the submission that holds its claim, and what the scheduler says of that."""
-
-    run: Run
-    submission: str
-    said: str
-
-
 class SilentJobs:
-    """The silent jobs of one host.
+    """The silent jobs of one host."""
 
-    Args:
-        host: The host.
-    """
-
-    def __init__(self, host: HostState) -> None:
-        # This object is a value of a WeakKeyDictionary: a strong reference to its key would keep both for ever.
-        self._host = weakref.ref(host)
+    def __init__(self) -> None:
         self._waiting: dict[Run, None] = {}
         self._is_asking = False
 
@@ -217,14 +165,14 @@ class SilentJobs:
     async def _ask_all(self) -> None:
         """Ask about those that are silent, then about those that have fallen silent meanwhile."""
         try:
-            while (host := self._host()) is not None and (silent := self._next(host)):
-                await self._ask(host, silent)
+            while silent := self._next():
+                await self._ask(silent[0].at.host, silent)
         finally:
             self._is_asking = False
 
-    def _next(self, host: HostState) -> list[Run]:
+    def _next(self) -> list[Run]:
         left = [run for run in self._waiting if not run.is_closed]
-        most = _most(host)
+        most = _most(left[0].at.host) if left else 0
         self._waiting = dict.fromkeys(left[most:])
         return left[:most]
 
@@ -281,7 +229,7 @@ async def _conclude_unseen(run: Run) -> None:
     at, message = run.at, "the scheduler does not know the job, and it never started"
     try:
         if at.host.scheduler.knows_all:
-            if await is_refused_elsewhere(at.connection, at.folder):
+            if await conclusion.is_refused_elsewhere(at.connection, at.folder):
                 return
         else:
             spec, message = posixpath.join(at.folder, layout.SPEC), "the job was sent but never started"
@@ -289,42 +237,17 @@ async def _conclude_unseen(run: Run) -> None:
                 # A younger job may be about to start.
                 return
             # So may one that waits in the agent of another program.
-            if await may_start_later(at.host):
+            if await conclusion.may_start_later(at.host):
                 return
     except (ClusterfnError, concurrent.futures.CancelledError):
         # The next missed heartbeat asks again.
         return
     verdict = SchedulerVerdict(layout.LOST, message, hint="call the function again", stage="submit", withdraw=True)
-    await conclude_or_give_up(run, verdict, process_ended)
+    await conclude_or_give_up(run, verdict)
 
 
-async def is_refused_elsewhere(connection: HostConnection, folder: str) -> bool:
-    """Whether a program has lately said that it will submit the job, which the scheduler refuses for now."""
-    note = posixpath.join(folder, layout.REFUSED)
-    notes = await connection.run(["find", note, "-mmin", f"-{layout.REFUSED_FOR_S / 60:.0f}"])
-    return bool(notes.out)
-
-
-async def may_start_later(host: HostState) -> bool:
-    """Whether an agent on that machine has lately said that jobs wait in it for their turn to begin."""
-    machine = posixpath.join(host.root, layout.MACHINES, host.connection.facts.machine)
-    note = posixpath.join(machine, layout.STARTING)
-    notes = await host.connection.run(["find", note, "-mmin", f"-{layout.STARTING_FOR_S / 60:.0f}"])
-    return bool(notes.out)
-
-
-def job_of(folder: str) -> str:
-    """Return the id of the job whose folder this is, or whose element's; "" if the path has none."""
-    return next(iter(_ID.findall(folder)), "")
-
-
-def explain(at: Location, answer: str, log: str, submission: str) -> SchedulerVerdict | None:
-    """Return what has ended a job, by what its scheduler says and its log; None if it may live."""
-    return at.host.scheduler.explain(Evidence(answer, log, submission, job_of(at.folder)))
-
-
-async def _ask_scheduler(host: HostState, claimed: list[tuple[Run, str]]) -> list[_Gone]:
-    """Ask the scheduler about these submissions; return those that may be gone."""
+async def _ask_scheduler(host: HostState, claimed: list[tuple[Run, str]]) -> list[tuple[Run, str, str]]:
+    """Ask the scheduler about these submissions; return those that may be gone, with what it says of them."""
     scheduler, ids = host.scheduler, [submission for _, submission in claimed]
     answer = await host.connection.run(scheduler.evidence_command(*ids), unset=scheduler.unset)
     output = (answer.out + answer.err).decode("utf-8", "replace")
@@ -332,13 +255,13 @@ async def _ask_scheduler(host: HostState, claimed: list[tuple[Run, str]]) -> lis
     # may need its log.
     together = _most(host) > 1
     return [
-        _Gone(run, submission, output)
+        (run, submission, output)
         for run, submission in claimed
-        if not together or explain(run.at, output, "", submission) is not None
+        if not together or conclusion.explain(run.at, output, "", submission) is not None
     ]
 
 
-async def _conclude_each(host: HostState, dead: collections.deque[_Gone]) -> None:
+async def _conclude_each(host: HostState, dead: collections.deque[tuple[Run, str, str]]) -> None:
     """Have jobs concluded that are gone, one after another, until none is left."""
     while dead:
         run, submission, output = dead.popleft()
@@ -349,15 +272,72 @@ async def _conclude_each(host: HostState, dead: collections.deque[_Gone]) -> Non
             log = tail.out.decode("utf-8", "replace")
         except (HostError, concurrent.futures.CancelledError):
             log = ""
-        verdict = explain(run.at, output, log, submission)
+        verdict = conclusion.explain(run.at, output, log, submission)
         if verdict is not None and not run.is_closed:
-            await conclude_or_give_up(run, verdict, process_ended)
+            await conclude_or_give_up(run, verdict)
 
 
-_of_hosts: weakref.WeakKeyDictionary[Any, SilentJobs] = weakref.WeakKeyDictionary()
+_of_hosts: weakref.WeakKeyDictionary[HostState, SilentJobs] = weakref.WeakKeyDictionary()
 
 
 def of_host(host: HostState) -> SilentJobs:
-    """Return the silent jobs of a host."""
-    jobs = _of_hosts.get(host)
-    return jobs if jobs is not None else _of_hosts.setdefault(host, SilentJobs(host))
+    return _of_hosts.setdefault(host, SilentJobs())
+
+
+def conclude_and_cancel(run: Run, verdict: SchedulerVerdict) -> None:
+    """Have this published, and the job taken out of the queue; if it has begun meanwhile it continues.
+
+    Does nothing while the host has not answered that before: each look at its scheduler may ask for it.
+    """
+    # The outcome of the job may end the program, and the scheduler must be asked before that.
+    exit_flush.await_at_exit(loop.start(_conclude_and_cancel(run, verdict)))
+
+
+async def _conclude_and_cancel(run: Run, verdict: SchedulerVerdict) -> None:
+    if run.heartbeat.is_cancelling:
+        return
+    run.heartbeat.is_cancelling = True
+    try:
+        published = await conclude_or_give_up(run, verdict)
+        has_begun = published is None or published.get("attempt", "") is None
+        if not has_begun:
+            run.queue.cancel()
+    finally:
+        run.heartbeat.is_cancelling = False
+
+
+async def conclude_or_give_up(run: Run, verdict: SchedulerVerdict) -> Mapping[str, Any] | None:
+    """Have this verdict published, unless the job has an outcome; return which one is published now.
+
+    Returns:
+        None without an answer, {} if the host could not do it. The next missed heartbeat asks again, or the job is
+        given up: once the disk was full for a minute, or after two failures as the bridge or its folder is gone.
+    """
+    published: Mapping[str, Any] | None = None
+    try:
+        answer = await conclusion.ask(run, verdict)
+        published = {}
+        published = conclusion.parse_conclusion(answer, run.at.host.settings, run.folder)
+    except (Unreachable, concurrent.futures.CancelledError):
+        return None
+    except ClusterfnError as error:
+        await _retry_or_give_up(run, error)
+    else:
+        run.heartbeat.failed = 0
+    return published
+
+
+async def _retry_or_give_up(run: Run, error: ClusterfnError) -> None:
+    pauses_s = layout.ROOM_PAUSES_S if isinstance(error, HostDiskFull) else (0.0,)
+    run.heartbeat.failed += 1
+    failed = run.heartbeat.failed
+    if run.is_closed or failed > len(pauses_s) + 1:
+        return
+    if failed <= len(pauses_s):
+        # The bridge itself may be missing on the host: without this the next try would not send it again.
+        run.at.host.contents.distrust()
+        loop.begin(process_ended(run, pauses_s[failed - 1]))
+        return
+    lost = await conclusion.find_loss(run.at.host, run.folder, run.at.scheduler_name)
+    if not run.is_closed:
+        run.give_up(lost or error)

@@ -35,35 +35,34 @@ class Location:
         folder: Its own on the host.
         scheduler_name: Its name in the scheduler's queue.
         bridge: The folder of the bridge that it was sent with; "" for this version's.
-        keeps: Whether its value stays on the host until it is asked for.
         results: What is accepted of its value; None for what the host's keys say.
 
     Attributes:
         attempt: The present attempt.
+        keeps: Whether its value stays on the host until it is asked for.
         scheduler_id: Its id in the scheduler's queue, or its process; "" if that is not known.
         doubt: What the scheduler said at a submission that may have succeeded all the same; None otherwise.
     """
 
-    # Hardly any job changes this, so it is an attribute of the class.
+    # Hardly any job changes these, so they are attributes of the class.
+    keeps = False
     doubt: SubmitError | None = None
 
     def __init__(
-        self, host: HostState, job_id: str, folder: str, scheduler_name: str, bridge: str = "", keeps: bool = False,
+        self, host: HostState, job_id: str, folder: str, scheduler_name: str, bridge: str = "",
         results: ResultPolicy | None = None,
     ) -> None:  # fmt: skip
         self.host, self.id, self.folder, self.scheduler_name = host, job_id, folder, scheduler_name
-        self.bridge, self.keeps, self._results = bridge, keeps, results
+        self.bridge, self._results = bridge, results
         self.scheduler_id = ""
         self.attempt = 1
 
     @property
     def connection(self) -> HostConnection:
-        """The connection to its host."""
         return self.host.connection
 
     @property
     def results(self) -> ResultPolicy:
-        """What is accepted of its value."""
         return self._results or self.host.settings.result_policy()
 
     @property
@@ -78,7 +77,6 @@ class Location:
 
     @property
     def attempt_folder(self) -> str:
-        """The folder of the present attempt."""
         return layout.attempt_dir(self.folder, self.attempt)
 
     @property

@@ -21,16 +21,16 @@ from clusterfn.calls import job_display, leaving, sending
 from clusterfn.calls.call import Prepared, send_call
 from clusterfn.calls.demand import job_name
 from clusterfn.calls.job import withdraw
-from clusterfn.calls.session_stream import CallStream, SkippedNumbers
-from clusterfn.calls.session_tracker import (
+from clusterfn.calls.session_call import (
+    PATHS_AT_ONCE,
     ActorCall,
     Actors,
+    CallLocation,
     SessionCallJob,
-    SessionCallTracker,
-    is_packed_at_once,
+    SkippedNumbers,
     lost_with,
-    without,
 )
+from clusterfn.calls.session_stream import CallStream
 from clusterfn.display import console
 from clusterfn.display.at_once import at_once
 from clusterfn.errors import ClusterfnError, ConfigError
@@ -41,11 +41,14 @@ from clusterfn.packing import payload as payloads
 from clusterfn.packing.dependencies import NotEnded, Place, reference_of
 
 if TYPE_CHECKING:
+    from clusterfn.hosts.host_state import HostState
     from clusterfn.packing.payload import Payload
 
 R = TypeVar("R")
 _TIMEOUT_S, _PRIVATE = 60.0, 0o600
 _WITHDRAWN_AT_ONCE = 16
+# Packing this many bytes takes no noticeable time.
+_SMALL = 1 << 20
 
 
 class SessionJob:
@@ -93,15 +96,16 @@ class SessionJob:
         # A call of a living actor runs in the actor's own worker, so it needs no free one.
         if of_actor is None or not of_actor.actor:
             self._check_room(name)
-        quick = of_actor is not None and is_packed_at_once(args, kwargs)
-        with job_display.nothing_runs(), contextlib.nullcontext() if quick else job_display.preparing(name):
+        is_quick = of_actor is not None and is_packed_at_once(args, kwargs)
+        with job_display.nothing_runs(), contextlib.nullcontext() if is_quick else job_display.preparing(name):
             place = Place(self.spec.host.name, self.spec.root, in_session=True)
             payload = payloads.pack(fn, args, kwargs, self._python, place=place)
             payload = payload if follow else payload.with_own_buffers()
         notes.tell(payload.notes, self.spec, sending.is_in_place(self.spec.host, self.spec.interpreter))
-        tracker = self._next(job_name(name), follow, of_actor)
-        call: SessionCallJob[R] = SessionCallJob(self.job, tracker, self._note_end)
-        tracker.run.given = sending.given_paths(self.spec.root, payload)
+        self._count += 1
+        at = CallLocation(self._run.at, self._count, of_actor)
+        call: SessionCallJob[R] = SessionCallJob(self.job, at, job_name(name), follow, self._stream, self._note_end)
+        call.run.given = sending.given_paths(self.spec.root, payload)
         self._put(call, payload)
         return call
 
@@ -110,24 +114,19 @@ class SessionJob:
             self.actors.check_room(name)
         except ConfigError:
             for call in list(self._open):
-                of_actor = call.tracker.of_actor
-                if of_actor is not None and (of_actor.closes or call.tracker.run.is_stopping):
-                    leaving = self.actors.name_of(of_actor.actor or call.tracker.number)
+                of_actor = call.run.at.of_actor
+                if of_actor is not None and (of_actor.closes or call.run.is_stopping):
+                    leaving = self.actors.name_of(call.run.at.actor)
                     raise NotEnded(reference_of(call).source, leaving) from None
             raise
 
-    def _next(self, name: str, follow: bool, of_actor: ActorCall | None) -> SessionCallTracker:
-        self._count += 1
-        return SessionCallTracker(self._run, self._count, name, follow, self._stream, of_actor)
-
     def _put(self, call: SessionCallJob[Any], payload: Payload) -> None:
         self._open.add(call)
-        of_actor = call.tracker.of_actor
-        if of_actor is not None:
-            if not of_actor.actor:
-                self.actors.begin(call.tracker.number, of_actor.name)
-            if of_actor.closes:
-                self.actors.close(of_actor.actor)
+        of_actor, actor = call.run.at.of_actor, call.run.at.actor
+        if of_actor is not None and not of_actor.actor:
+            self.actors.begin(actor, of_actor.name)
+        elif of_actor is not None and of_actor.closes:
+            self.actors.close(actor)
         try:
             self._send(call, payload)
         except BaseException:  # a handler of a signal may raise anything
@@ -135,10 +134,10 @@ class SessionJob:
             self._open.discard(call)
             # The request to close may have left this machine all the same.
             if of_actor is not None and of_actor.closes:
-                self.actors.lose(of_actor.actor, "it was being closed")
+                self.actors.lose(actor, "it was being closed")
             elif of_actor is not None and not of_actor.actor:
-                self.actors.lose(call.tracker.number, "it was not sent")
-            self._skips.add(call.tracker.at.taken)
+                self.actors.lose(actor, "it was not sent")
+            self._skips.add(call.run.at.taken)
             raise
         # The job ended while the call was packed or sent, so `_over` has not failed this call.
         if self.job.done():
@@ -146,11 +145,10 @@ class SessionJob:
 
     def _note_end(self, call: SessionCallJob[Any]) -> None:
         """Take note of what a call that has ended did to its actor, and then that it is not open any more."""
-        of_actor = call.tracker.of_actor
+        of_actor, number = call.run.at.of_actor, call.run.at.actor
         if of_actor is not None:
-            number = of_actor.actor or call.tracker.number
             # Without a known outcome the host may still do what the call says.
-            is_known = call.cancelled() or call.tracker.run.has_outcome
+            is_known = call.cancelled() or call.run.has_outcome
             if of_actor.closes and not is_known:
                 self.actors.lose(number, "it was being closed")
             elif of_actor.closes or call.actor_gone:
@@ -171,15 +169,17 @@ class SessionJob:
         # The session waits for numbers of calls that were not sent, so those that are not marked yet are marked now.
         self._skips.send()
         needs = sending.send_contents(self._host, payload)
-        facts = {"sys_path": list(sending.module_folders(self.spec, payload)), **call.tracker.at.facts}
+        at = call.run.at
+        of_actor = at.of_actor.facts(at.number) if at.of_actor is not None else {}
+        facts = {"sys_path": list(sending.module_folders(self.spec, payload)), **of_actor}
 
         def send_files() -> None:
             self._send_files(call, payload, facts, needs._replace(before=[]))
 
         # A call that needs uploads first goes as files, which wait for them: through the stream it would overtake them.
-        if needs.before or not call.tracker.send(payload.data, facts, send_files):
+        if needs.before or not call.source.send(payload.data, facts, send_files):
             self._send_files(call, payload, facts, needs)
-            call.tracker.source.follow()
+            call.source.follow()
 
     def _send_files(
         self, call: SessionCallJob[Any], payload: Payload, facts: Mapping[str, Any], needs: sending.Uploads
@@ -189,11 +189,11 @@ class SessionJob:
             TreeFile(layout.PAYLOAD, payload.data, _PRIVATE),
             TreeFile(layout.CALL, json.dumps(facts).encode(), _PRIVATE),
         ]
-        sent = sending.send_folder(call.tracker.run.queue, call.tracker.run, files, needs, durable=False)
+        sent = sending.send_folder(call.run.queue, call.run, files, needs, durable=False)
         self._sending.add(sent)
         loop.begin(self._see_sent(call, sent))
-        if call.tracker.run.queue.sending is not None:
-            call.tracker.run.queue.sending.on_dropped = lambda: self._refuse(call, concurrent.futures.CancelledError())
+        if call.run.queue.sending is not None:
+            call.run.queue.sending.on_dropped = lambda: self._refuse(call, concurrent.futures.CancelledError())
 
     def _await_folder(self) -> None:
         """Wait for the session's folder, which appears as a whole: nothing may be made below it before."""
@@ -213,8 +213,8 @@ class SessionJob:
 
     def _refuse(self, call: SessionCallJob[Any], error: BaseException) -> None:
         if not self.job.done():
-            self._skips.add(call.tracker.at.taken)
-            call.tracker.run.fail(call.tracker.run.queue.refusal(error, "call"))
+            self._skips.add(call.run.at.taken)
+            call.run.fail(call.run.queue.refusal(error, "call"))
 
     def _note_job_change(self, kind: str, _: object) -> None:
         if kind == "done":
@@ -224,7 +224,7 @@ class SessionJob:
         reason = "" if self.job.state == RUNNING else f"its session is {self.job.status}"
         for call in list(self._open):
             if call.state == PENDING and call.reason != reason:
-                call.tracker.run.set_state(PENDING, reason)
+                call.run.set_state(PENDING, reason)
 
     # its end
 
@@ -307,12 +307,30 @@ class SessionJob:
             return
         calls = [call for call in list(self._open) if not call.done()]
         try:
-            lost = await without(self._host, [call.tracker.at.path(layout.OUTCOME) for call in calls], calls)
-            unserved = await without(self._host, [call.tracker.at.taken for call in lost], lost)
+            lost = await _without(self._host, [call.run.at.path(layout.OUTCOME) for call in calls], calls)
+            unserved = await _without(self._host, [call.run.at.taken for call in lost], lost)
         except (ClusterfnError, concurrent.futures.CancelledError) as error:
             refused = error if isinstance(error, ClusterfnError) else ClusterfnError(repr(error), stage="session")
             for call in calls:
-                call.tracker.run.fail(refused)
+                call.run.fail(refused)
             return
         for call in lost:
-            call.tracker.run.fail(lost_with(self.job, self.why_over, call, has_begun=call not in unserved))
+            call.run.fail(lost_with(self.job, self.why_over, call, has_begun=call not in unserved))
+
+
+async def _without(
+    host: HostState, paths: Sequence[str], calls: Sequence[SessionCallJob[Any]]
+) -> list[SessionCallJob[Any]]:
+    """Return the calls whose path is not on the host."""
+    parts = [paths[first : first + PATHS_AT_ONCE] for first in range(0, len(paths), PATHS_AT_ONCE)]
+    replies = [host.connection.have(part) for part in parts]
+    existing = [is_there for reply in replies for is_there in await reply]
+    return [call for call, is_there in zip(calls, existing) if not is_there]
+
+
+def is_packed_at_once(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether packing these takes no time that is worth a word, nor a thread that would say it."""
+    return all(
+        isinstance(value, (int, float, type(None))) or (isinstance(value, (str, bytes)) and len(value) < _SMALL)
+        for value in (*args, *kwargs.values())
+    )

@@ -2,24 +2,25 @@
 
 All that comes is in the files of the calls too. So a stream that is lost loses nothing: its calls go on with their
 files, from the byte to which they were heard, and those that may not have arrived are sent as files. Where there is no
-way to the socket, all calls go by files. `SkippedNumbers` has a session not wait for calls that never came.
+way to the socket, all calls go by files.
 """
 
 from __future__ import annotations
 
-import asyncio
 import collections
 import concurrent.futures
 import json
 import logging
 import posixpath
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.agent.frames import Inbox, pack
-from clusterfn.errors import ClusterfnError
+from clusterfn.calls.arriving import Arriving
+from clusterfn.calls.following import AgentSource, OnOutput, lose, see_through, take_outcome
+from clusterfn.errors import ClusterfnError, ResultError
 from clusterfn.hosts import loop, spoken_wait
 
 if TYPE_CHECKING:
@@ -34,31 +35,6 @@ MOST_UNTAKEN = 16 << 20
 _log = logging.getLogger("clusterfn")
 # A frame of a host of ours is never longer.
 _LONGEST_FRAME = 64 << 20
-# The host looks for or makes so many paths at a time, and does nothing else in that time.
-PATHS_AT_ONCE = 200
-_SKIP_AGAIN_S = 5.0
-# The session may take a call at the same moment, and then its mark is a file. Only a missing mark is a failure.
-_SKIP = 'mkdir -p -- "$@" 2>/dev/null; for path; do [ -e "$path" ] || exit 1; done'
-
-
-class StreamedCall:
-    """A call that is heard through the stream."""
-
-    def append(self, file: str, data: bytes) -> None:
-        """Take what was appended to its file of this name."""
-        raise NotImplementedError
-
-    def conclude(self, content: bytes, value: bytes | None) -> None:
-        """Take its outcome, and its value unless that is too large to come with it."""
-        raise NotImplementedError
-
-    def go_on_with_files(self, has_arrived: bool) -> None:
-        """Go on with the files; send it as files too, unless it has arrived."""
-        raise NotImplementedError
-
-    def give_up(self, error: BaseException) -> None:
-        """Take the error of a connection that is not opened again."""
-        raise NotImplementedError
 
 
 class CallStream:
@@ -73,11 +49,11 @@ class CallStream:
     def __init__(self, host: HostState, folder: str, on_gone: Callable[[int, str], None]) -> None:
         self._host, self._folder, self._on_gone = host, folder, on_gone
         self._changed = threading.Condition()
-        self._calls: dict[int, StreamedCall] = {}
+        self._calls: dict[int, SocketSource] = {}
         # All calls up to this number that went this way are in their folders.
         self._taken = 0
         # The calls after that number, with their bytes.
-        self._untaken: collections.deque[tuple[int, int]] = collections.deque()
+        self._untaken: collections.OrderedDict[int, int] = collections.OrderedDict()
         self._untaken_bytes = 0
         self._is_open = self._is_closed = False
         self._inbox = Inbox()
@@ -88,30 +64,24 @@ class CallStream:
 
     def open(self) -> None:
         """Connect once the session listens. Does not wait, and raises nothing if that is impossible."""
-        loop.begin(self._carry(self._listen()))
+        loop.begin(self._carry())
 
-    def _listen(self) -> Reply[bytes]:
-        self._coming = self._host.connection.wait(posixpath.join(self._folder, layout.DOOR))
-        return self._coming
-
-    async def _carry(self, coming: Reply[bytes]) -> None:
+    async def _carry(self) -> None:
         """Connect once the session listens, and again when the stream is lost, if the session has ever answered."""
-        connects_again = True
+        connects_again = not self._is_closed
         while connects_again:
             try:
-                reply = self._connect(await coming)
+                self._coming = self._host.connection.wait(posixpath.join(self._folder, layout.DOOR))
+                self._reply = reply = self._connect(await self._coming)
             except (ClusterfnError, concurrent.futures.CancelledError):
                 # Each call gets that error itself.
                 return
             if reply is None:
                 return
-            self._reply = reply
             # It was closed at this moment, when there was no reply to cancel yet.
             if self._is_closed:
                 reply.cancel()
             connects_again = self._hand_back(await reply.error())
-            if connects_again:
-                coming = self._listen()
 
     def _connect(self, door: bytes) -> Reply[None] | None:
         """Connect to where the session listens; None if there is no way."""
@@ -133,7 +103,7 @@ class CallStream:
             return connection.converse([*join, *attach], hello, self._take_data, scheduler.unset, nudge)
         return None
 
-    def send(self, number: int, call: StreamedCall, payload: bytes, facts: Mapping[str, Any], live: bool) -> bool:
+    def send(self, number: int, call: SocketSource, payload: bytes, facts: Mapping[str, Any], live: bool) -> bool:
         """Send a call; return whether it went this way.
 
         Args:
@@ -153,7 +123,7 @@ class CallStream:
             if self._untaken_bytes + len(payload) > MOST_UNTAKEN:
                 return False
             self._calls[number] = call
-            self._untaken.append((number, len(payload)))
+            self._untaken[number] = len(payload)
             self._untaken_bytes += len(payload)
         # The write comes after the lock is released: the reader thread may hold the connection's own lock, and wait for
         # this one. It finds the call, and a write to a reply that is over is dropped.
@@ -203,13 +173,11 @@ class CallStream:
             value = body[end:] if header["has_value"] else None
         with self._changed:
             self._taken = max(self._taken, int(header["taken"]))
-            while self._untaken and self._untaken[0][0] <= self._taken:
-                self._untaken_bytes -= self._untaken.popleft()[1]
+            while self._untaken and next(iter(self._untaken)) <= self._taken:
+                self._untaken_bytes -= self._untaken.popitem(last=False)[1]
             # The session does not take this call through the stream.
             if what == "again":
-                for sent in [sent for sent in self._untaken if sent[0] == number]:
-                    self._untaken.remove(sent)
-                    self._untaken_bytes -= sent[1]
+                self._untaken_bytes -= self._untaken.pop(number, 0)
             self._is_open = True
             call = self._calls.pop(number, None) if what == "again" else self._calls.get(number)
             self._changed.notify_all()
@@ -255,54 +223,90 @@ class CallStream:
 _FILES: Mapping[str, str] = {"events": layout.EVENTS, "stdout": layout.STDOUT, "stderr": layout.STDERR}
 
 
-class SkippedNumbers:
-    """Has a session skip the numbers of calls that were not sent: it serves calls in order.
+class SocketSource(AgentSource):
+    """What comes of one call of a session: through the session's stream, or by its files as that of a job does.
 
     Args:
-        held: The run of the session's job.
+        run: The call's.
+        live: Whether what it prints is followed.
+        stream: The session's.
+        number: Which of its calls.
     """
 
-    def __init__(self, held: Run) -> None:
-        self._held = held
-        self._unsent: set[str] = set()
-        self._is_sending = False
+    _send_files: Callable[[], None] | None = None
 
-    def add(self, taken: str) -> None:
-        """Have the call skipped whose `taken` this is."""
-        self._unsent.add(taken)
-        self.send()
+    def __init__(self, run: Run, live: bool, stream: CallStream, number: int) -> None:
+        super().__init__(run, live)
+        self._stream, self._number = stream, number
+        self._heard: dict[str, int] = {}
+        self._hearing: Sequence[OnOutput] = ()
 
-    def send(self) -> None:
-        """Send the numbers to skip. Does not wait."""
-        if self._unsent and not self._is_sending:
-            self._is_sending = True
-            loop.begin(self._send_all())
+    def send(self, payload: bytes, facts: Mapping[str, Any], send_files: Callable[[], None]) -> bool:
+        """Send the call through the stream, and hear it there; return whether it went this way.
 
-    async def _send_all(self) -> None:
-        """Send the numbers to skip; again after a while if the host could not write them, as on a full disk."""
-        host, laid_out = self._held.at.host, self._held.queue.laid_out
-        after = [laid_out] if laid_out else []
+        Args:
+            payload: It as bytes.
+            facts: What its call.json says.
+            send_files: Sends it as files, unless the host has it.
+        """
+        self._send_files = send_files
+        self._hearing = self.begin(1)
+        self._heard = dict.fromkeys((layout.EVENTS, layout.STDOUT, layout.STDERR), 0)
+        return self._stream.send(self._number, self, payload, facts, bool(self._hearing))
+
+    def append(self, file: str, data: bytes) -> None:
+        """Take what was appended to its file of this name."""
+        self._heard[file] += len(data)
+        if file != layout.EVENTS:
+            for on_output in self._hearing:
+                on_output(file, data)
+        else:
+            self.take_events(data)
+
+    def conclude(self, content: bytes, value: bytes | None) -> None:
+        """Take its outcome, and its value unless that is too large to come with it: then it is fetched."""
+        run = self.run
+        if run.is_closed:
+            return
+        if not run.at.is_fetched_apart:
+            if value is None:
+                self._follow_rest()
+                return
+            arriving = Arriving(run.at.place)
+            try:
+                arriving.announce(content)
+                arriving.write(value)
+            except ResultError as error:
+                lose(run, error, arriving.kind)
+                return
+            self.arriving = arriving
+        waiting = take_outcome(run, self, content)
+        if waiting is not None:
+            loop.begin(see_through(run, self, waiting))
+
+    def go_on_with_files(self, has_arrived: bool) -> None:
+        """Follow its files, as the stream is lost; send it as files too, unless it has arrived."""
+        send_files = self._send_files
+        # The call has ended.
+        if self.run.is_closed or send_files is None:
+            return
         try:
-            while self._has_to_send():
-                pending = frozenset(self._unsent)
-                some = sorted(pending)[:PATHS_AT_ONCE]
-                try:
-                    answer = await host.connection.run(["/bin/sh", "-c", _SKIP, "sh", *some], after=after)
-                    is_written = answer.rc == 0
-                except ClusterfnError:
-                    is_written = False
-                if is_written:
-                    self._unsent.difference_update(some)
-                elif self._unsent <= pending:
-                    # The session serves calls in order: those behind the skipped ones wait for this, so the pause is
-                    # short.
-                    # No path was added in the meantime, so the host would reject the same ones again at once.
-                    await asyncio.sleep(_SKIP_AGAIN_S)
-        finally:
-            self._is_sending = False
-        # A path may have come after the last look and before the flag was cleared.
-        if self._has_to_send():
-            self.send()
+            if not has_arrived:
+                send_files()
+            self._follow_rest()
+        except ClusterfnError as error:
+            # The connection has ended at this moment.
+            lose(self.run, error)
 
-    def _has_to_send(self) -> bool:
-        return bool(self._unsent) and not self._held.is_closed and self._held.at.host.is_connected
+    def give_up(self, error: BaseException) -> None:
+        """Take the error of a connection that is not opened again, as a call does that follows its files."""
+        lose(self.run, error)
+
+    def _follow_rest(self) -> None:
+        """Follow its files from where the stream has ended."""
+        self._see_through(self.follow_files(self._hearing, self._heard))
+
+    def close(self) -> None:
+        super().close()
+        self._send_files = None
+        self._stream.forget(self._number)

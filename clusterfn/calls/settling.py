@@ -90,8 +90,10 @@ def _end_with(run: JobRun, ended: Ended, value: bytearray | None) -> None:
             run.tell("note", f"{run.id[:SHORT]} failed; {outcome_errors.how_to_resume(run.id)}")
         _raise(run, error, ended.state, published.get("message") or "")
         return
+    result = ON_HOST
     try:
-        result = _arrived(run, value)
+        if not run.at.keeps and not outcome.is_too_large(published, run.at.results):
+            result = _load(run, _fetch_value(run) if run.at.is_fetched_apart or value is None else value)
     except ResultError as unloadable:
         _raise(run, unloadable, RETURNED, unloadable.message)
         return
@@ -107,7 +109,11 @@ def _end_with(run: JobRun, ended: Ended, value: bytearray | None) -> None:
             run.tell("note", note)
     if published.get("left"):
         run.tell("note", remote_files.left_behind(published["left"], run.host, run.id))
-    finish(run, RETURNED, _what_is_kept(run) if result is ON_HOST else "", lambda job: job.set_result(result))
+    kept = ""
+    if result is ON_HOST:
+        large = outcome.too_large(published, run.at.place)
+        kept = f"its value{f', {format_size(large.size_bytes)},' if large else ''} is on {run.host}"
+    finish(run, RETURNED, kept, lambda job: job.set_result(result))
 
 
 def _error_of(run: JobRun, published: Mapping[str, Any], value: bytearray | None) -> BaseException:
@@ -119,18 +125,6 @@ def _error_of(run: JobRun, published: Mapping[str, Any], value: bytearray | None
         with contextlib.suppress(ResultError):
             value = _fetch_value(run)
     return outcome_errors.exception_of(published, value, place)
-
-
-def _arrived(run: JobRun, value: bytearray | None) -> Any:
-    """Return the value of a job that has returned, unless it stays on the host."""
-    if run.at.keeps or outcome.is_too_large(run.published, run.at.results):
-        return ON_HOST
-    return _load(run, _fetch_value(run) if run.at.is_fetched_apart or value is None else value)
-
-
-def _what_is_kept(run: JobRun) -> str:
-    large = outcome.too_large(run.published, run.at.place)
-    return f"its value{f', {format_size(large.size_bytes)},' if large else ''} is on {run.host}"
 
 
 def _load(run: JobRun, value: bytearray | None) -> Any:

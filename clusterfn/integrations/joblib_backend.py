@@ -23,7 +23,7 @@ from clusterfn.config.options import Options, changed
 from clusterfn.display import console
 from clusterfn.display.at_once import at_once
 from clusterfn.errors import ClusterfnError
-from clusterfn.hosts import exit_flush
+from clusterfn.hosts import loop
 
 # What joblib.Parallel passes on for its own backends, with or without the user's word.
 _OF_JOBLIB = ("max_nbytes", "temp_folder", "mmap_mode", "prefer", "require", "verbose", "context")
@@ -98,7 +98,7 @@ class ClusterfnBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
         self._jobs.discard(job)
         if callback is not None:
             # The callback sends the next batch, which must not wait in the thread that brings answers.
-            exit_flush.run_in_thread(functools.partial(callback, job), "clusterfn-joblib")
+            loop.begin(loop.in_thread(functools.partial(callback, job), "clusterfn-joblib"))
 
     def retrieve_result_callback(self, out: Future[Any]) -> Any:
         """Return the values of a batch, or raise its exception."""

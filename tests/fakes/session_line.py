@@ -93,6 +93,7 @@ def opened(join: tuple[str, ...] | None = None) -> tuple[CallStream, Connection]
     session = cast(Any, SimpleNamespace(connection=connection, scheduler=scheduler))
     stream = CallStream(session, "/jobs/1", lambda *gone: connection.gone.append(gone))
     stream.open()
+    settle()
     connection.open_door()
     return stream, connection
 

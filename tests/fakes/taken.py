@@ -25,7 +25,9 @@ def run(job_id: str = "7f3a000011112222", host: str = "tensor01", keeps: bool = 
     """What is known of such a job."""
     settings = SimpleNamespace(name=host, is_this_machine=False, result_policy=ResultPolicy)
     there: Any = SimpleNamespace(settings=settings, scheduler_rules=None)
-    return TakenRun(Location(there, job_id, f"/root/jobs/{job_id}", f"train.{job_id}", keeps=keeps), "train")
+    at = Location(there, job_id, f"/root/jobs/{job_id}", f"train.{job_id}")
+    at.keeps = keeps
+    return TakenRun(at, "train")
 
 
 def taken(job_id: str = "7f3a000011112222", host: str = "tensor01", keeps: bool = False) -> Job[Any]:

@@ -5,6 +5,7 @@ Each block has a certificate: processes that have its key take part, and all oth
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import datetime
 import threading
@@ -159,9 +160,7 @@ class DaskBlock:
         try:
             if is_reachable:
                 # The scheduler closes all workers, and then itself.
-                closing = threading.Thread(target=self._shut_down, name="clusterfn-dask-end", daemon=True)
-                closing.start()
-                closing.join(_CLOSE_S)
+                concurrent.futures.wait([loop.start(loop.in_thread(self._shut_down, "clusterfn-dask-end"))], _CLOSE_S)
             if self._client is not None:
                 self._close_client(_GIVE_UP_S)
         finally:

@@ -9,7 +9,9 @@ notices nothing but the delay.
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
+import functools
 import json
 import posixpath
 import secrets
@@ -34,6 +36,7 @@ from clusterfn.config.job_spec import KernelSpec
 from clusterfn.display import console
 from clusterfn.display.at_once import at_once
 from clusterfn.errors import ClusterfnError, ConfigError, EnvironmentBuildError
+from clusterfn.hosts import loop
 from clusterfn.hosts.host_state import CALLER
 from clusterfn.integrations.jupyter.jupyter_files import listen_on
 from clusterfn.integrations.jupyter.kernel_job import await_holder, reason_of_end, send_held
@@ -240,8 +243,7 @@ class WorkerJobs:
         self._running: dict[str, Job[Any]] = {}
         self._imports = settings.imports
         self._report = report
-        self._ending = threading.Event()
-        self._lock = threading.Lock()
+        self._is_ending = False
         self._failures = 0
         self._address = ""
         self._prepared = settings.of_job(prepare(run_program, (), {}, options, settings.imports))
@@ -258,18 +260,14 @@ class WorkerJobs:
 
     def waiting(self) -> list[Job[Any]]:
         """Return the jobs that were sent and have not ended."""
-        with self._lock:
-            return list(self._running.values())
+        return list(self._running.values())
 
     def end(self, patience_s: float) -> None:
         """End all jobs at the same time, and send no more; give those that run so long to end by themselves."""
-        self._ending.set()
-        ending = [threading.Thread(target=end_job, args=(job, patience_s), daemon=True) for job in self.waiting()]
-        deadline = time.monotonic() + 2 * _LEAVE_S
-        for thread in ending:
-            thread.start()
-        for thread in ending:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        self._is_ending = True
+        endings = [functools.partial(end_job, job, patience_s) for job in self.waiting()]
+        ending = [loop.start(loop.in_thread(end, "clusterfn-dask-end")) for end in endings]
+        concurrent.futures.wait(ending, 2 * _LEAVE_S)
 
     def _send(self, name: str) -> None:
         prepared = self._prepared
@@ -283,18 +281,16 @@ class WorkerJobs:
         sent, _ = send_call(prepared._replace(payload=payload, job=job))
         leaving.forget_going(run_of(sent))
         began = time.monotonic()
-        with self._lock:
-            self._running[name] = sent
+        self._running[name] = sent
         sent.add_done_callback(lambda _: self._on_end(name, sent, began))
         # The block may have ended while the job was being sent.
-        if self._ending.is_set():
+        if self._is_ending:
             end_job(sent, 0.0)
 
     def _on_end(self, name: str, job: Job[Any], began: float) -> None:
         """Send a worker again whose job has ended, unless such jobs fail one soon after another."""
-        with self._lock:
-            self._running.pop(name, None)
-        if self._ending.is_set():
+        self._running.pop(name, None)
+        if self._is_ending:
             return
         # A worker ends without an error when dask has closed it, or at its time limit.
         if job.cancelled() or job.exception(0) is not None:
@@ -304,11 +300,12 @@ class WorkerJobs:
                 self._report(error)
                 return
             console.warn(f"{name} has ended, and is started again: {error}")
-        threading.Thread(target=self._send_again, args=[name], name="clusterfn-dask-worker", daemon=True).start()
+        loop.begin(self._send_again(name))
 
-    def _send_again(self, name: str) -> None:
-        if not self._ending.wait(_AGAIN_S):
+    async def _send_again(self, name: str) -> None:
+        await asyncio.sleep(_AGAIN_S)
+        if not self._is_ending:
             try:
-                self._send(name)
+                await loop.in_thread(functools.partial(self._send, name), "clusterfn-dask-worker")
             except ClusterfnError as error:
                 self._report(error)

@@ -11,7 +11,8 @@ import pytest
 
 from clusterfn import ActorLost, ConfigError, cluster
 from clusterfn.api.actor import ActorClass, ActorMethod
-from clusterfn.calls.session_tracker import ActorCall, Actors, is_packed_at_once
+from clusterfn.calls.session_call import ActorCall, Actors
+from clusterfn.calls.session_job import is_packed_at_once
 
 
 class Model:

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from clusterfn.calls import conclusion, liveness, sending
+from clusterfn.calls import liveness, sending
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.calls.queue_place import QueuePlace
 from clusterfn.calls.submission_line import WaitingJob
@@ -189,7 +189,7 @@ def test_a_job_that_the_host_cannot_conclude_is_given_up_after_two_failures_in_a
     tracker, given_up, verdict = Tracker(host, "7f3a000011112222", "f"), [], SchedulerVerdict("lost", "it is gone")
     job = tracker.job()
     for _ in range(4):
-        loop.start(conclusion.conclude_or_give_up(tracker.run, verdict, liveness.process_ended)).result(WAIT_S)
+        loop.start(liveness.conclude_or_give_up(tracker.run, verdict)).result(WAIT_S)
         settle()
         given_up.append(tracker.run.is_closed)
     assert isinstance(job.exception(WAIT_S), ClusterfnError)
@@ -211,7 +211,7 @@ def test_a_program_that_ends_first_has_a_hopeless_job_taken_out_of_the_queue(ans
     verdict = SchedulerVerdict("unsatisfiable", "it asks for too much", withdraw=True)
 
     run = Tracker(host, "7f3a000011112222", "f").run
-    conclusion.conclude_and_cancel(run, verdict, liveness.process_ended)
+    liveness.conclude_and_cancel(run, verdict)
     told = SimpleNamespace(rc=0, out=answer, err=b"")
     threading.Timer(0.1, lambda: concluded.resolve(told)).start()
     exit_flush.finish_all()

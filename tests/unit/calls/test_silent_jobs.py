@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from clusterfn.bridge import layout
-from clusterfn.calls import liveness
+from clusterfn.calls import conclusion, liveness
 from clusterfn.calls.conclusion import parse_conclusion
 from clusterfn.calls.run import Location, Run
 from clusterfn.errors import ClusterfnError, HostError, Unreachable
@@ -240,7 +240,7 @@ def test_what_the_scheduler_says_of_another_job_with_the_number_is_no_word_about
     own, line = "7f3a000011112222", recorded("slurm-22.05.8/scontrol-kill.txt").replace("FAILED", "RUNNING")
     tracker: Any = SimpleNamespace(host=SimpleNamespace(scheduler=Slurm(SLURM, "ada")), folder=folder.format(own))
 
-    verdict = liveness.explain(tracker, line, "", "30")
+    verdict = conclusion.explain(tracker, line, "", "30")
 
     assert verdict is not None and "30 is another job now" in verdict.message
-    assert liveness.explain(tracker, line.replace("kill.aaaa00000000000e", f"train.{own}"), "", "30") is None
+    assert conclusion.explain(tracker, line.replace("kill.aaaa00000000000e", f"train.{own}"), "", "30") is None

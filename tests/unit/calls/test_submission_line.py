@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from clusterfn.bridge import layout
-from clusterfn.calls import liveness, submission_line
+from clusterfn.calls import conclusion, submission_line
 from clusterfn.calls.submission_line import PendingSubmission, Started, WaitingJob
 from clusterfn.errors import SubmitError
 from clusterfn.hosts import exit_flush, loop
@@ -189,6 +189,6 @@ def test_a_job_that_waits_in_another_program_is_given_up_once_that_is_silent(
     if age_s is not None:
         (tmp_path / layout.REFUSED).write_text("AssocMaxSubmitJobLimit")
         os.utime(tmp_path / layout.REFUSED, (time.time() - age_s,) * 2)
-    waits = loop.start(liveness.is_refused_elsewhere(Here(), str(tmp_path)))  # type: ignore[arg-type]
+    waits = loop.start(conclusion.is_refused_elsewhere(Here(), str(tmp_path)))  # type: ignore[arg-type]
 
     assert waits.result(60) != is_given_up

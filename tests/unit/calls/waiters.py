@@ -11,8 +11,8 @@ from clusterfn.calls.group_run import GroupRun
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.job import Job, run_of
 from clusterfn.calls.job_tracker import Tracker
+from clusterfn.calls.session_call import CallLocation, SessionCallJob
 from clusterfn.calls.session_stream import CallStream
-from clusterfn.calls.session_tracker import SessionCallJob, SessionCallTracker
 from clusterfn.calls.submission_line import Started
 from clusterfn.config.job_spec import Group, JobSpec
 from clusterfn.config.spec import Host, Interpreter, Resources
@@ -67,14 +67,13 @@ def of_a_session(host: HostState) -> SessionCallJob[Any]:
     """A call of a session of that host, which nothing follows yet."""
     held = followed(host, "c0de" * 4)
     holder, stream = run_of(held), CallStream(host, held.folder, print)
-    tracker = SessionCallTracker(holder, 1, "train", live=False, stream=stream)
-    return SessionCallJob(held, tracker)
+    return SessionCallJob(held, CallLocation(holder.at, 1), "train", False, stream)
 
 
 def in_a_session(host: HostState) -> SessionCallJob[Any]:
     """A call that a session of that host serves."""
     call = of_a_session(host)
-    call.tracker.source.follow()
+    call.source.follow()
     return call
 
 
