@@ -30,9 +30,7 @@ WORDS = {
 PATTERN = re.compile(rf"\b(?:{'|'.join(WORDS)})\b", re.IGNORECASE)
 
 # What may stay: a part of the text -> why.
-RIGHT = {
-    "@cluster goes on a function": "it is put on it",
-}
+RIGHT = {"@cluster goes on a function": "it is put on it"}
 
 
 def texts(source: str) -> Iterator[tuple[int, str]]:

@@ -11,16 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn import (
-    ActorLost,
-    Cancelled,
-    ConfigError,
-    DiskFull,
-    HostDiskFull,
-    KilledBySignal,
-    PayloadError,
-    Session,
-)
+from clusterfn import ActorLost, Cancelled, ConfigError, DiskFull, HostDiskFull, KilledBySignal, PayloadError, Session
 from tests.fixtures.calls.actor_model import Model, Plain, Ranks, Saved
 from tests.processes import command_line
 from tests.waiting import until

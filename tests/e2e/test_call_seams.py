@@ -13,11 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 import clusterfn
-from clusterfn import (
-    Executor,
-    HostError,
-    cluster,
-)
+from clusterfn import Executor, HostError, cluster
 from clusterfn.calls import attach as finding
 from clusterfn.calls import history, sending
 from clusterfn.calls.group import state_of_group

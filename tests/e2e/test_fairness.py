@@ -123,10 +123,7 @@ def box(lab: Lab) -> Iterator[OwnBox]:
 
 @pytest.fixture
 def senders(
-    request: pytest.FixtureRequest,
-    lab: Lab,
-    box: OwnBox,
-    caller: Callable[[str], Path],
+    request: pytest.FixtureRequest, lab: Lab, box: OwnBox, caller: Callable[[str], Path]
 ) -> Iterator[tuple[Sender, ...]]:
     """Three users of the server. "ssh": their programs run here; "local": on it."""
     folder, name = Path(tempfile.mkdtemp(prefix="clusterfn-fair-")), f"fair-{secrets.token_hex(4)}"

@@ -134,9 +134,7 @@ def interrupted(*_: object) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_an_actor_whose_sending_or_closing_was_interrupted_keeps_no_worker(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_an_actor_whose_sending_or_closing_was_interrupted_keeps_no_worker(monkeypatch: pytest.MonkeyPatch):
     sent, went_through_the_stream = CallStream.send, [False]
 
     def send_and_note(*each: Any) -> bool:

@@ -223,10 +223,7 @@ def test_an_environment_that_has_changed_is_used_as_it_is_now(here: Path, tmp_pa
 
 @pytest.mark.parametrize(
     "starts",
-    [
-        "print('hello')",
-        "import threading, time; threading.Thread(target=time.sleep, args=(9,), daemon=True).start()",
-    ],
+    ["print('hello')", "import threading, time; threading.Thread(target=time.sleep, args=(9,), daemon=True).start()"],
     ids=["prints", "starts a thread"],
 )
 def test_what_an_environment_does_when_it_starts_is_done_for_each_call(here: Path, tmp_path: Path, starts: str):

@@ -114,8 +114,7 @@ def left_alone(describe: Describe) -> Iterator[None]:
 
 @pytest.mark.usefixtures("left_alone")
 @pytest.mark.parametrize(
-    ("way", "transport"),
-    [pytest.param(way, by, id=f"{name}, {by}") for name, way in WAYS.items() for by in way.by],
+    ("way", "transport"), [pytest.param(way, by, id=f"{name}, {by}") for name, way in WAYS.items() for by in way.by]
 )
 def test_a_call_returns_its_value(lab: Any, describe: Describe, way: Way, transport: str) -> None:
     describe(way.alias, transport, lab.client / way.file)

@@ -262,10 +262,7 @@ def test_a_call_ends_or_says_within_10_s_what_it_waits_for(lab: Any, scene: Scen
 @pytest.mark.long
 @pytest.mark.parametrize("state", list(STATES))
 def test_every_public_call_ends_or_says_within_10_s_what_it_waits_for(
-    lab: Any,
-    scene: Scene,
-    locked: Path,
-    state: str,
+    lab: Any, scene: Scene, locked: Path, state: str
 ) -> None:
     for name in ("environment.yml", "environment.conda-lock.yml"):
         shutil.copy(locked / name, scene.folder)

@@ -61,11 +61,7 @@ ANSWERS: dict[str, list[Header]] = {
     "follow still": [{"silent_s": 1.0}, OK],
     "run": [{**OK, "rc": 0, "signal": None, "out": 2, "err": 2, "truncated": False}],
     "spawn": [{"pid": 7, "starttime": 1}, {**OK, "status": 0}],
-    "repeat": [
-        {"rc": 0, "out": 2, "err": 2, "same": False, "took_s": 0.1},
-        {"same": True, "rc": 0, "took_s": 0.1},
-        OK,
-    ],
+    "repeat": [{"rc": 0, "out": 2, "err": 2, "same": False, "took_s": 0.1}, {"same": True, "rc": 0, "took_s": 0.1}, OK],
     "have glob": [{**OK, "files": [["a", 1, 0.5, 0o600]], "truncated": False}],
     "ping": [{"end": True, "ok": False, "error": {"kind": "full", "message": "m", "free": 1, "needed": 2}}],
 }

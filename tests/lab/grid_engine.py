@@ -70,12 +70,7 @@ GLOBAL = {
     "reporting_params": "accounting=true reporting=false flush_time=00:00:01 accounting_flush_time=00:00:00 "
     "joblog=false sharelog=00:00:00",
 }
-SCHEDULER = {
-    "schedule_interval": "0:0:1",
-    "flush_submit_sec": "1",
-    "flush_finish_sec": "1",
-    "schedd_job_info": "true",
-}
+SCHEDULER = {"schedule_interval": "0:0:1", "flush_submit_sec": "1", "flush_finish_sec": "1", "schedd_job_info": "true"}
 QUEUE = {
     "qname": "all.q",
     "hostlist": "@allhosts",

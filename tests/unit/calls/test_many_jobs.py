@@ -88,10 +88,7 @@ def test_a_job_of_a_machine_without_a_scheduler_takes_as_few_messages(hosts: Cal
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("scheduler", ["slurm", "bare"])
 def test_twenty_thousand_jobs_on_one_host(
-    hosts: Callable[..., SlurmHosts],
-    table: Callable[[str], None],
-    monkeypatch: pytest.MonkeyPatch,
-    scheduler: str,
+    hosts: Callable[..., SlurmHosts], table: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, scheduler: str
 ) -> None:
     # The same share of both is followed only when others end, which is a part of the cost of an end.
     with monkeypatch.context() as patch:

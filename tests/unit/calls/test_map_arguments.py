@@ -79,8 +79,7 @@ def test_lists_of_different_lengths_are_rejected(lists: tuple[Any, ...], says: s
 
 
 @pytest.mark.parametrize(
-    "lists",
-    [([1, 2], itertools.repeat(0.1)), ([1, 2], itertools.count()), ([1, 2], (0.1 for _ in range(5)))],
+    "lists", [([1, 2], itertools.repeat(0.1)), ([1, 2], itertools.count()), ([1, 2], (0.1 for _ in range(5)))]
 )
 def test_an_iterator_may_be_longer(lists: tuple[Any, ...], no_file: str):
     with pytest.raises(ConfigError, match=no_file):

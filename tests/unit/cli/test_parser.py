@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import json
 import re
@@ -386,14 +385,6 @@ def test_the_help_of_the_program_fits_a_screen_and_begins_with_the_commands_of_a
 def test_what_json_cannot_say_is_refused_by_name():
     with pytest.raises(ClusterfnError, match="cannot be written as JSON"):
         written({1, 2}, as_json=True)
-
-
-def test_every_command_has_its_function():
-    named = re.findall(r'"([a-z_]+(?:\.[a-z_]+)+)"', Path(parser.__file__).read_text(encoding="utf-8"))
-
-    assert len(named) > 20
-    for module, _, function in (each.rpartition(".") for each in named):
-        assert callable(getattr(importlib.import_module(f"clusterfn.cli.{module}"), function))
 
 
 class Holder(LoginNode):

@@ -77,12 +77,7 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
     ("scheduler: slurm\nspare: off", "4:12", "no process waits on the host between calls", "remove it"),
     ("scheduler: bare\nspare: never", "4:12", "choose one of on, true, yes, off, false, no", ""),
     ("scheduler: slurm\nlimits: {gpus: 4}", "4:13", "with SLURM the scheduler sets limits, by QOS", "remove it"),
-    (
-        "scheduler: bare\ncontainer: [podman, run, '{image}']",
-        "4:16",
-        "podman cannot be used: ending",
-        "podman save",
-    ),
+    ("scheduler: bare\ncontainer: [podman, run, '{image}']", "4:16", "podman cannot be used: ending", "podman save"),
     ("scheduler: bare\nenvironment: docker:x", "4:18", '"docker:x" cannot be used: another', "apptainer pull"),
     ("scheduler: bare\nenvironment: /x.sif", "4:18", '"/x.sif" is not a kind', 'environment: "apptainer:/x.sif"'),
     ("scheduler: bare\nimage: /x.sif", "4:5", 'unknown key "image"', 'environment: "apptainer:/image.sif"'),
@@ -163,12 +158,7 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
     ("scheduler: bare\nconda: ml", "4:5", 'unknown key "conda"', '`environment: "conda:…"`'),
     ("scheduler: bare\ndefaults: {cpus: 4}", "4:16", 'unknown key "cpus"', "the key is `cores:`"),
     ("scheduler: bare\ndefaults:\ncores: 4", "5:5", 'unknown key "cores"', "below `defaults:`"),
-    (
-        "scheduler: bare\ndefaults:",
-        "4:14",
-        'expected keys, found ""',
-        "lines below it, indented further",
-    ),
+    ("scheduler: bare\ndefaults:", "4:14", 'expected keys, found ""', "lines below it, indented further"),
     (
         "scheduler: bare\nenvironment: {conda: ml}",
         "4:18",

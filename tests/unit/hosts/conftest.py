@@ -14,9 +14,7 @@ from tests.unit.hosts.in_memory import HOST
 
 
 @pytest.fixture
-def connected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Callable[[Handler], tuple[HostConnection, FakeTransport]]]:
+def connected(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Handler], tuple[HostConnection, FakeTransport]]]:
     """A connection to a fake host with this handler, and its transport. Reconnecting pauses are short."""
     monkeypatch.setattr(link, "PAUSE_FIRST_S", 0.01)
     opened: list[HostConnection] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import itertools
 import os
@@ -469,21 +468,6 @@ def test_no_marker_shows_what_was_printed(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(HostError, match="did not start within 0.2 s") as caught:
         HostConnection(HOST, Chatty(chatty))
     assert caught.value.evidence == ("Welcome!", "Enter your PIN:")
-
-
-@pytest.mark.parametrize(
-    ("address", "said"), [("ada@gpu", "connecting to lab (ada@gpu): "), ("", "connecting to lab: ")]
-)
-def test_a_slow_connection_names_the_address_of_a_host_that_has_one(
-    address: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spoken: list[str] = []
-    monkeypatch.setattr(hosts, "transport_for", lambda host: FakeTransport(agent(answering)))
-    monkeypatch.setattr(hosts.loop, "speaking", lambda describe: contextlib.nullcontext(spoken.append(describe())))
-
-    hosts.connection_for(HOST._replace(name="lab", address=address)).close()
-
-    assert len(spoken) == 1 and spoken[0].startswith(said)
 
 
 def test_a_python_with_a_variable_is_refused_before_anything_is_sent() -> None:

@@ -63,10 +63,7 @@ def test_nothing_travels_where_logging_was_never_imported(monkeypatch):
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {"level": logging.INFO, "format": "%(levelname)s|%(message)s", "datefmt": "%H"},
-        {"level": logging.INFO},
-    ],
+    [{"level": logging.INFO, "format": "%(levelname)s|%(message)s", "datefmt": "%H"}, {"level": logging.INFO}],
 )
 def test_level_and_format_travel_in_the_header(fresh, options):
     root = fresh()

@@ -40,11 +40,7 @@ def made_by_pip(folder: Path, packages: tuple[str, ...]) -> str:
 # set from what the installed one makes.
 @pytest.mark.parametrize(
     ("packed", "differs"),
-    [
-        ("numpy-1.26.4", set()),
-        ("pandas-1.5.3", {"an empty frame", "dummies", "value counts"}),
-        ("pandas-2.2.3", set()),
-    ],
+    [("numpy-1.26.4", set()), ("pandas-1.5.3", {"an empty frame", "dummies", "value counts"}), ("pandas-2.2.3", set())],
 )
 def test_what_another_version_packed_is_read(packed: str, differs: set[str]):
     module = packed.partition("-")[0]

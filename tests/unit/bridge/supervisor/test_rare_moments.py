@@ -87,13 +87,7 @@ def test_a_job_is_looked_at_every_second_at_first_and_then_every_five(monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("does", "over_at"),
-    [
-        ({}, 10),
-        ({4: "prints"}, 14),
-        ({4: "computes"}, 14),
-        ({4: "prints", 12: "computes"}, 22),
-    ],
+    ("does", "over_at"), [({}, 10), ({4: "prints"}, 14), ({4: "computes"}, 14), ({4: "prints", 12: "computes"}, 22)]
 )
 def test_a_job_is_idle_from_when_it_printed_or_computed_last(
     monkeypatch: pytest.MonkeyPatch, does: dict[int, str], over_at: int
