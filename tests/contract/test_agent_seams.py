@@ -195,9 +195,9 @@ def test_without_inotify_the_poll_finds_it(
 ) -> None:
     """As on a network file system, where the kernel hears of this machine's changes only."""
     sources = dict(boot.agent_sources())
-    seeing = 'sys.platform.startswith("linux")'
+    seeing = 'Inotify() if sys.platform.startswith("linux")'
     assert sources["libc.py"].count(seeing) == 1
-    sources["libc.py"] = sources["libc.py"].replace(seeing, "False")
+    sources["libc.py"] = sources["libc.py"].replace(seeing, "Inotify() if False")
     monkeypatch.setattr(boot, "agent_line", lambda: boot.line_of(sources))
     here = connect_to(local_host)
     seen: list[bytes] = []

@@ -145,8 +145,8 @@ def hosts(_shared: Hosts, monkeypatch: pytest.MonkeyPatch) -> Hosts:
 @pytest.fixture(autouse=True)
 def nothing_goes_on(request: pytest.FixtureRequest, clean_environment: None) -> Iterator[None]:
     """After a test that failed, cancel the jobs that it and its programs have sent: the next one needs their GPUs."""
-    yield
     ledger = Path(os.environ["XDG_STATE_HOME"], "clusterfn", "jobs.jsonl")
+    yield
     if request.node.stash.get(FAILED, False) and ledger.exists():
         main(["cancel", *(json.loads(line)["id"] for line in ledger.read_text().splitlines())])
 

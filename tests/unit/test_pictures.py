@@ -25,13 +25,6 @@ def test_a_picture_is_what_its_script_draws(picture: str) -> None:
     assert (PICTURES / f"{picture}.svg").read_text(encoding="utf-8") == script(f"draw_{picture}").draw()
 
 
-def test_the_speed_chart_has_the_figures_of_the_page() -> None:
-    figures = script("draw_speed").figures()
-
-    assert set(figures) == {"clusterfn", "executorlib", "submitit"}
-    assert all(figures["clusterfn"][place] < figures["executorlib"][place] for place in (0, 1))
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["terminal", "top"])
 def test_the_terminal_shows_what_was_recorded(name: str) -> None:

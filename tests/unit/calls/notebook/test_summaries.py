@@ -106,7 +106,7 @@ def end_items(state, indices):
 def test_a_group_shows_how_far_it_is_and_the_causes_of_its_failures(notebook):
     plain = shown(a_group(50))
 
-    assert plain.splitlines()[0].startswith("5b08000011112222 score on tensor01: RETURNED 50/50 00:0")
+    assert plain.splitlines()[0].startswith("5b08000011112222 score on tensor01: RAISED 50/50 00:0")
     assert "5 x JobError: evil" in plain
     assert "45 returned, 5 raised" in plain and "peak memory of an item 1 GB" in plain
     group = a_group(20)
