@@ -22,7 +22,7 @@ text { fill: #e6e9ef } .note { fill: #a8b0bf } .ours { fill: #9fa8da } .others {
 def figures() -> dict[str, tuple[float, float]]:
     """Return the milliseconds of each tool that starts a process for each call: on one machine, and on SLURM."""
     page = PAGE.read_text(encoding="utf-8")
-    row = r"^\| %s\b[^|]*\| [\d.]+ \| [\d.]+ \| ([\d.]+) \| [\d.,]+ \| [\d.]+ \| ([\d.]+) \|$"
+    row = r"^\| %s\b[^|]*\| [\d.]+ \| ([\d.]+) \| [\d.,]+ \| ([\d.]+) \|$"
     found = {name: re.search(row % name, page, re.MULTILINE) for name in TOOLS}
     return {name: (float(cells[1]), float(cells[2])) for name, cells in found.items() if cells}
 

@@ -1,20 +1,13 @@
-"""A notebook is a place to call from: cells travel, output lies under its cell, the stop button detaches."""
+"""A notebook is a place to call from: cells travel, and output lies under its cell."""
 
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 
 import nbformat
 import pytest
-from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
-
-import clusterfn
-from clusterfn import Cancelled, attach
-from tests.e2e.inside import PATIENT
-from tests.waiting import until
 
 # Of Jupyter's own making: its sockets and loops are closed late.
 pytestmark = [
@@ -199,104 +192,3 @@ def check_error(error):
     assert "Cell In[14], line 4, in fails" in text and "/ipykernel_" not in text
     ours = re.findall(r"clusterfn/(\w+\.py)", text)
     assert not ours and "noqa" not in text
-
-
-WAITING = """
-from clusterfn import cluster
-@cluster(host="tensor01")
-def wait(folder):
-    import os, time
-    print("began")
-    deadline = time.monotonic() + 200  # longer than any test waits for what must end it before
-    while not os.path.exists(os.path.join(folder, "go")) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return "value"
-wait({folder!r})
-"""
-
-
-class Kernel:
-    """A running kernel, one cell at a time."""
-
-    def __init__(self, folder):
-        self.manager = KernelManager(kernel_name="python3")
-        self.manager.start_kernel(cwd=str(folder))
-        self.client = self.manager.client()
-        self.client.start_channels()
-        self.client.wait_for_ready(timeout=150)
-        self.said = ""
-        self.error = None
-
-    def execute(self, code):
-        self.said, self.error = "", None
-        self.client.execute(code)
-
-    def until(self, words, timeout_s=150.0):
-        """Read what the cell says until it says this; "" means: until it has ended."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            message = self.client.get_iopub_msg(timeout=max(0.1, deadline - time.monotonic()))
-            kind, content = message["msg_type"], message["content"]
-            if kind == "stream":
-                self.said += content["text"]
-            elif kind == "error":
-                self.error = content
-            elif kind in ("execute_result", "display_data", "update_display_data"):
-                self.said += content["data"]["text/plain"]
-            ended = kind == "status" and content["execution_state"] == "idle"
-            if ended or (words and words in self.said):
-                return
-
-    @property
-    def job_id(self):
-        return re.search(r"clusterfn: (\w{16}) wait on ", self.said)[1]
-
-    def end(self):
-        self.client.stop_channels()
-        self.manager.shutdown_kernel(now=True)
-        self.manager.cleanup_resources()
-
-
-@pytest.fixture
-def waiting(gate, tmp_path, request):
-    """A kernel whose cell waits in a call."""
-    kernel = Kernel(tmp_path)
-    kernel.execute(getattr(request, "param", "") + WAITING.format(folder=str(gate)))
-    kernel.until("began")
-    yield kernel
-    kernel.end()
-
-
-@pytest.mark.lab
-def test_the_stop_button_detaches_and_tells_the_id(waiting, gate):
-    waiting.manager.interrupt_kernel()
-    waiting.until("")
-
-    assert f"{waiting.job_id} keeps running on tensor01" in waiting.said
-    assert waiting.error["ename"] == "KeyboardInterrupt"
-    shown = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(waiting.error["traceback"]))
-    frames = [Path(name).expanduser() for name in re.findall(r"^File (.+?\.py):\d+", shown, re.MULTILINE)]
-    package = Path(clusterfn.__file__).parent
-    ours = [frame.relative_to(package).as_posix() for frame in frames if frame.is_relative_to(package)]
-    assert "wait('" in shown and ours == [], shown
-    assert "or  press the stop button again within 3 s" in waiting.said
-    (gate / "go").touch()
-    waiting.execute(f"import clusterfn; clusterfn.attach('{waiting.job_id}').result(150)")
-    waiting.until("")
-    assert "value" in waiting.said
-
-
-@pytest.mark.lab
-@pytest.mark.parametrize("waiting", [PATIENT], ids=["patient"], indirect=True)
-def test_the_stop_button_twice_ends_the_job(waiting, lab):
-    job_id = waiting.job_id
-
-    waiting.manager.interrupt_kernel()
-    waiting.until("again within 3 s")
-    waiting.manager.interrupt_kernel()
-    waiting.until("")
-
-    assert f"{job_id} was stopped" in waiting.said
-    with pytest.raises(Cancelled):
-        attach(job_id, "tensor01").result(150)
-    until(lambda: lab.processes(f"{job_id}/1") == [])
