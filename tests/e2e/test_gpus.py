@@ -52,6 +52,12 @@ def stopped(*jobs):
         until(job.done)
 
 
+def waiting_seen_by(host, capsys):
+    assert main(["gpus", host, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    return told if told["waiting"] else None
+
+
 def test_two_users_see_whose_each_gpu_is_and_who_waits(box, _box, capsys):
     mine, theirs = box
     with _box.cards.process(7, os.getpid(), name="/usr/bin/python3"):
@@ -63,8 +69,8 @@ def test_two_users_see_whose_each_gpu_is_and_who_waits(box, _box, capsys):
 
         assert main(["gpus", mine]) == 0
         shown = capsys.readouterr().out
-        assert main(["gpus", theirs, "--json"]) == 0
-        told = json.loads(capsys.readouterr().out)
+        # Another user sees that it waits once its spooler has begun.
+        told = until(lambda: waiting_seen_by(theirs, capsys))
         stopped(*jobs)
 
     lines = shown.splitlines()

@@ -254,7 +254,7 @@ def test_ctrl_c_twice_ends_a_group(group_waiter):
     assert group.wait(150) and group.states == ["RETURNED", "CANCELLED", "CANCELLED"]
 
 
-WAITING = """
+IN_A_CELL = """
 from clusterfn import cluster
 @cluster(host="tensor01")
 def wait(folder):
@@ -314,7 +314,7 @@ class Kernel:
 def waiting(gate, tmp_path, request):
     """A kernel whose cell waits in a call."""
     kernel = Kernel(tmp_path)
-    kernel.execute(getattr(request, "param", "") + WAITING.format(folder=str(gate)))
+    kernel.execute(getattr(request, "param", "") + IN_A_CELL.format(folder=str(gate)))
     kernel.until("began")
     yield kernel
     kernel.end()

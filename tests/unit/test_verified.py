@@ -21,7 +21,7 @@ def test_each_test_that_the_page_of_what_was_verified_names_exists():
 def test_a_module_that_is_skipped_or_broken_hides_no_failure_from_the_report(tmp_path):
     (tmp_path / "test_skipped.py").write_text("import pytest\npytest.skip('no', allow_module_level=True)\n")
     (tmp_path / "test_broken.py").write_text("import no_such_module\n")
-    options = "-m pytest -p tests.conftest -p no:cacheprovider -c".split()
+    options = ["-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", "-c"]
     argv = [sys.executable, *options, os.devnull, tmp_path]
 
     ran = subprocess.run(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False, timeout=150)

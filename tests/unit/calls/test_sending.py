@@ -116,12 +116,13 @@ def test_a_job_that_sbatch_may_have_taken_is_not_called_refused(status, err, sta
     host = Mock(scheduler=Slurm(SLURM, "ada"))
     host.connection.run.return_value = printed(b"", err, status)
 
-    place = QueuePlace(host, "/root/jobs/7f3a", "train.7f3a")
-    place.submit(Submission("run", ("sbatch",), "/"), (), WaitingJob())
-    (submitted,) = place.submissions
+    told = Future()
+    job = Mock(WaitingJob, taken=told.set_result, refused=told.set_exception)
 
-    assert (submitted.exception(WAIT_S) is None) == started
-    assert not started or submitted.result().doubt is not None
+    QueuePlace(host, "/root/jobs/7f3a", "train.7f3a").submit(Submission("run", ("sbatch",), "/"), (), job)
+
+    assert (told.exception(WAIT_S) is None) == started
+    assert not started or told.result().doubt is not None
 
 
 def test_a_withdrawn_job_is_cancelled_only_when_the_scheduler_knows_it():

@@ -22,7 +22,7 @@ from clusterfn.cli import argument_parser, jobs, main, output, parser, selection
 from clusterfn.cli.check import function as check_function
 from clusterfn.cli.command_line import describe_error
 from clusterfn.cli.run import written
-from clusterfn.display import console, live
+from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, ConfigError, HostError, OutOfMemory
 from clusterfn.hosts import connection
 from clusterfn.hosts.connection import Completed
@@ -303,12 +303,6 @@ def test_name_and_value_make_a_keyword_which_is_given_once():
     assert target.arguments(["1", "lr=1e-3", "name=cat", "path=a=b"]) == ((1,), keywords)
     with pytest.raises(ConfigError, match="twice"):
         target.arguments(["a=1", "a=2"])
-
-
-def test_table_cells_are_cleaned_and_aligned():
-    shown = live.table(("ID", "NAME"), [("7f3a", "train"), ("1", "\x1b[31mred")])
-
-    assert shown == "ID    NAME\n7f3a  train\n1     red"
 
 
 def test_an_error_of_a_host_cannot_obey_on_the_terminal(monkeypatch, capsys):

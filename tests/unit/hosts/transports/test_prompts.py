@@ -380,11 +380,6 @@ def test_a_machine_or_a_transport_that_can_hold_nothing_says_so(
     assert not shared_login.log_out(host) and not shared_login.is_held(host) and not folder.exists()
 
 
-def test_this_machine_is_not_logged_in_to() -> None:
-    with pytest.raises(ConfigError, match="here is this machine"):
-        shared_login.log_in(Host("here", "", "local", "x", transport="local"), None)
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="clusterfn cannot answer ssh's questions on Windows")
 def test_a_question_that_is_open_at_the_end_gets_no_answer_and_leaves_no_socket(folder: Path) -> None:
     with socket.socket(socket.AF_UNIX) as line:
