@@ -18,11 +18,11 @@ import pytest
 from clusterfn.calls import history, remote_state
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.outcome_errors import RemoteTraceback
-from clusterfn.cli import argument_parser, jobs, main, output, parser, selection, target
+from clusterfn.cli import argument_parser, main, output, parser, selection, target
 from clusterfn.cli.check import function as check_function
 from clusterfn.cli.command_line import describe_error
 from clusterfn.cli.run import written
-from clusterfn.display import console
+from clusterfn.display import console, live
 from clusterfn.errors import ClusterfnError, ConfigError, HostError, OutOfMemory
 from clusterfn.hosts import connection
 from clusterfn.hosts.connection import Completed
@@ -305,6 +305,12 @@ def test_name_and_value_make_a_keyword_which_is_given_once():
         target.arguments(["a=1", "a=2"])
 
 
+def test_table_cells_are_cleaned_and_aligned():
+    shown = live.table(("ID", "NAME"), [("7f3a", "train"), ("1", "\x1b[31mred")])
+
+    assert shown == "ID    NAME\n7f3a  train\n1     red"
+
+
 def test_an_error_of_a_host_cannot_obey_on_the_terminal(monkeypatch, capsys):
     def refused(*_):
         raise OutOfMemory("x\x1b]52;c;cm0=\x07", host="lab8", evidence=["\x1b[2Jy"])
@@ -344,11 +350,6 @@ def test_what_an_exception_learnt_here_is_shown_below_the_remote_traceback():
 
     assert "but it is here" in describe_error(error).text.splitlines()[-1]
     assert describe_error(ZeroDivisionError("of clusterfn itself")) is None
-
-
-@pytest.mark.parametrize(("ids", "digits"), [(["7f3a11", "90aa33"], 4), (["7f3a11", "7f3a22"], 5), ([], 4)])
-def test_ids_are_shown_as_short_as_they_are_unambiguous(ids, digits):
-    assert jobs.shortest(ids) == digits
 
 
 def words_of(line: str) -> list[str]:
