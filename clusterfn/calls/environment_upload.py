@@ -179,7 +179,7 @@ def upload_missing(
     path = posixpath.join(layout.build_dir(environment.root, environment.id), layout.PLAN)
     # The builder starts once the plan exists, so the plan must arrive after all that it names.
     planned = host.connection.put(path, plan.completed(bool(theirs), known_sizes), mode=_GROUP_READS, after=before)
-    # The builder goes on by itself from here, even if this process ends. On some hosts, each job builds for itself.
+    # From here, the builder continues on its own, even if this process ends. With `build_on: node`, each job builds.
     is_shared = host.settings.making.build_on != "node"
     build = environment_builder.start(host, environment.root, path, planned) if is_shared else None
     return EnvironmentUpload([*before, planned], sent, build)
