@@ -10,8 +10,8 @@ import pytest
 from clusterfn import ConfigError
 from clusterfn.environment import uv
 from tests.unit.environment.shelf import Shelf
-from tests.unit.environment.test_locks_of_others import PACKAGE, PARTS
 from tests.unit.environment.test_outdated_locks import EXTRAS
+from tests.unit.environment.test_requirement_lines import PACKAGE, PARTS
 
 TOML = "pyproject.toml"
 

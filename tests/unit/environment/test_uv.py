@@ -1,16 +1,25 @@
-"""How a host is told to uv, and which of the wheels that it names is the best."""
+"""How a host is told to uv, which wheel is best, what an environment is made of, and downloads that end together."""
 
 from __future__ import annotations
 
+import threading
+import time
+from concurrent.futures import CancelledError
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from clusterfn.environment import uv
+from clusterfn.bridge.builder.progress import BuildFailed
+from clusterfn.config.spec import Host
+from clusterfn.environment import download, resolve, uv
+from clusterfn.environment.lock import EnvironmentLock, LockedPackage
 from clusterfn.environment.uv import file_rank, wheel_tags
-from clusterfn.errors import LockError
+from clusterfn.errors import EnvironmentBuildError, LockError
 from tests.unit.environment.shelf import HOST, Shelf
 from tests.unit.environment.test_found_wheels import ARM
+from tests.waiting import WAIT_S
 
 
 @pytest.mark.parametrize(
@@ -49,3 +58,69 @@ def test_without_uv_it_is_said_what_to_install(shelf: Shelf, monkeypatch):
         uv.find_uv()
 
     assert caught.value.hint == "pip install 'uv>=0.12,<1'"
+
+
+@pytest.fixture(autouse=True)
+def condarc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's .condarc, which is not there yet."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("CONDARC", str(tmp_path / "condarc"))
+    return tmp_path / "condarc"
+
+
+def channels(*packages: str) -> tuple[str, ...]:
+    return resolve.read_specification(None, packages).channels
+
+
+def test_those_of_condarc_in_its_place(condarc: Path) -> None:
+    condarc.write_text("channels: [https://mirror.example/main, nodefaults]\n")
+
+    assert channels("numpy") == ("https://mirror.example/main",)
+    assert channels("numpy", "bioconda::samtools") == ("https://mirror.example/main", "bioconda")
+
+
+def test_no_channel_that_no_package_names() -> None:
+    assert channels("file:///c::python=3.11", "file:///c::numpy", "pip:rich") == ("file:///c",)
+    assert channels("file:///c::numpy", "six") == ("conda-forge", "file:///c")
+    assert channels("pip:rich") == ("conda-forge",)
+
+
+@pytest.mark.parametrize(("file", "is_shared"), [("gift-2.5-py3-none-any.whl", True), ("gift-2.5.tar.gz", False)])
+def test_hosts_that_share_a_root_share_no_environment_for_which_one_has_built_a_wheel(
+    file: str, is_shared: bool
+) -> None:
+    gift = LockedPackage("gift", "2.5", "pip", f"https://e.example/{file}", "a" * 64, "linux-64")
+    lock, host = EnvironmentLock(Path("x.lock"), (gift,), ("linux-64",)), Host("a", "a", "bare", "clusterfn.yml:2")
+
+    old, new = (
+        resolve.LockedEnvironment("x", lock, "linux-64", "/root", host, glibc=each) for each in ("2.28", "2.36")
+    )
+
+    assert (old.id == new.id) is is_shared
+
+
+def test_a_download_that_runs_ends_when_another_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    begun, ended = threading.Event(), []
+
+    def fetch(package: Any, target: str, moved: Any) -> None:
+        if package.name == "gone":
+            begun.wait(WAIT_S)
+            raise BuildFailed("gone cannot be fetched: HTTP 404", stage="fetch")
+        due = time.monotonic() + WAIT_S
+        try:
+            while time.monotonic() < due:
+                begun.set()
+                moved(1)
+                time.sleep(0.01)
+        except CancelledError:
+            ended.append(package.name)
+            raise
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(download.builders, "fetch_archive", fetch)
+    packages = [LockedPackage(name, "1", "pip", f"https://x.example/{name}.whl", name * 8, "linux-64")
+                for name in ("gone", "large")]  # fmt: skip
+
+    with pytest.raises(EnvironmentBuildError, match="HTTP 404"):
+        list(download.download_packages(packages, lambda *_: None))
+    assert ended == ["large"]

@@ -1,13 +1,16 @@
-"""The stream between a proxy and a holder: whatever is cut, every frame arrives once and in order."""
+"""The stream of a kernel: frames arrive once and in order, messages are read as they pass, and how long it is idle."""
 
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jupyter_client.session import Session
 
+from clusterfn.bridge.kernel.process import KernelActivity
 from clusterfn.bridge.kernel.stream import (
     ACK,
     DATA,
@@ -15,11 +18,14 @@ from clusterfn.bridge.kernel.stream import (
     Frame,
     FrameSplitter,
     FrameStream,
+    MessageReader,
     StreamDamaged,
     facts_of,
     pack,
     pack_hello,
+    request_of,
 )
+from tests.unit.integrations.jupyter.zeromq import GREETING, message, socket_ready
 
 
 class End:
@@ -113,3 +119,49 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut():
     assert facts_of(FrameSplitter().feed(pack_hello({"received": 3}))[0]) == {"received": 3}
     with pytest.raises(StreamDamaged):
         facts_of(Frame(HELLO, 0, 0, json.dumps([1]).encode()))
+
+
+SESSION = Session(key=b"key")
+SMALL, LARGE = (SESSION.serialize(SESSION.msg("execute_request", content={"code": "x" * size})) for size in (3, 70_000))
+BINARY = [*SMALL, bytes(2 << 20)]
+
+
+@pytest.mark.parametrize("piece", [1000, 4096, 1 << 20])
+def test_each_message_is_read_once_it_is_whole_and_its_bytes_pass_as_they_come(piece):
+    read: list[list[bytes]] = []
+    reader = MessageReader(read.append)
+    data = GREETING + socket_ready(b"DEALER") + message(SMALL) + message([b"\x01"]) + message(LARGE) + message(BINARY)
+
+    for start in range(0, len(data), piece):
+        assert reader.passed(data[start : start + piece]) == data[start : start + piece]
+
+    assert read == [SMALL, [b"\x01"], LARGE, [*SMALL, b""]], "a long part is a binary buffer"
+
+
+def test_what_is_no_request_has_no_type():
+    whole = [b"<IDS|MSG>", b"", b'{"msg_type": "a"}', b"{}", b"{}", b"{}"]
+
+    assert request_of(whole) == ("a", {})
+    assert [request_of(whole[:length])[0] for length in range(6)] == [""] * 6
+    assert request_of([b"\x01kernel.1"]) == ("", {})
+    assert request_of([*whole[:5], b"{"]) == ("", {})
+
+
+def test_a_kernel_is_idle_while_no_cell_runs_whatever_clients_ask():
+    kernel, session = KernelActivity(), Session(key=b"key")
+    cell, completion, info = (session.msg(f"{kind}_request") for kind in ("execute", "complete", "kernel_info"))
+
+    def publish(request: Any, state: str) -> None:
+        made = session.msg("status", content={"execution_state": state}, parent=request)
+        kernel.note([b"kernel.7.status", *session.serialize(made)])
+
+    kernel.note([])
+    assert kernel.idle_s() > 0
+    publish(cell, "busy")
+    assert not kernel.idle_s()
+    publish(completion, "busy")
+    publish(cell, "idle")
+    publish(info, "busy")
+    assert not kernel.idle_s()
+    publish(completion, "idle")
+    assert kernel.idle_s() > 0, "kernel_info_request counts"
