@@ -192,7 +192,7 @@ def test_each_folder_keeps_within_its_budget_of_lines() -> None:
 def edited_copy(folder: Path, edits: list[Edit]) -> None:
     """Copy the sources to a folder, and make these edits there."""
     for name in ("clusterfn", "docs"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, folder / name)  # with byte code, which its Python would compile anew
     shutil.copytree(ROOT / "templates", folder / "clusterfn" / "templates")
     for name in ("README.md", "CHANGELOG.md"):
         shutil.copy(ROOT / name, folder)
