@@ -64,8 +64,15 @@ def test_a_caller_without_the_library_gets_plain_data_or_its_name(tmp_path: Path
 
 @pytest.mark.lab
 @pytest.mark.timeout(600)  # the first one installs the older versions
-@pytest.mark.parametrize("new_there", [True, False], ids=["from older versions", "to older versions"])
-@pytest.mark.parametrize("script", ["made_by_libraries.py", "other_versions.py"])
+@pytest.mark.parametrize(
+    ("script", "new_there"),
+    [
+        pytest.param("made_by_libraries.py", True, id="from older versions"),
+        pytest.param("made_by_libraries.py", False, id="to older versions"),
+        pytest.param("other_versions.py", True, id="whose error names both"),
+        pytest.param("other_versions.py", False, id="whose error names both there", marks=pytest.mark.long),
+    ],
+)
 def test_a_class_that_a_library_made_meets_another_version_of_it(
     script: str, new_there: bool, older: str, tmp_path: Path
 ):
