@@ -32,8 +32,8 @@ def made(host: Any, digit: int = 0) -> tuple[Tracker, Job[Any]]:
 
 
 def test_the_oldest_jobs_are_followed_and_those_that_begin_are_canceled_or_waited_for(
-    hosts: Callable[..., SlurmHosts], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    hosts: Callable[..., SlurmHosts], monkeypatch
+):
     monkeypatch.setattr(host_state, "MOST_FOLLOWED", 2)
     world = hosts(1)
     (name, node), *_ = world.nodes.items()
@@ -63,8 +63,8 @@ MANY = sys.getrecursionlimit() // 2  # jobs that end each other from within woul
 
 
 def test_a_connection_that_ends_for_good_is_reported_to_jobs_that_are_not_followed_yet(
-    hosts: Callable[..., SlurmHosts], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    hosts: Callable[..., SlurmHosts], monkeypatch
+):
     monkeypatch.setattr(host_state, "MOST_FOLLOWED", 1)
     ((name, node),) = hosts(1).nodes.items()
     jobs = [Executor(name).submit(abs, -1) for _ in range(MANY)]
@@ -77,8 +77,8 @@ def test_a_connection_that_ends_for_good_is_reported_to_jobs_that_are_not_follow
 
 
 def test_what_a_job_prints_comes_once_to_a_display_that_began_before_the_turn_of_the_job(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr(host_state, "MOST_FOLLOWED", 1)
     host = Mock(root="/root", settings=Mock(result_policy=ResultPolicy), follow_window=host_state.FollowWindow())
     files: list[Followed] = []
@@ -99,9 +99,7 @@ def test_what_a_job_prints_comes_once_to_a_display_that_began_before_the_turn_of
     shown.assert_called_once_with("stdout", b"epoch 1")
 
 
-def test_a_refused_job_keeps_no_place_among_those_that_are_followed(
-    hosts: Callable[..., SlurmHosts], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_job_keeps_no_place_among_those_that_are_followed(hosts: Callable[..., SlurmHosts], monkeypatch):
     monkeypatch.setattr(host_state, "MOST_FOLLOWED", 1)
     ((name, node),) = hosts(1).nodes.items()
     host = open_host(config_file.load().resolve(name)[0])

@@ -35,7 +35,7 @@ with pytest.MonkeyPatch.context() as patch, slurm_hosts(patch, pathlib.Path(sys.
 """
 
 
-def test_a_job_takes_five_messages_and_one_at_its_end(hosts: Callable[[int], SlurmHosts]) -> None:
+def test_a_job_takes_five_messages_and_one_at_its_end(hosts: Callable[[int], SlurmHosts]):
     world = hosts(2)
 
     grown = grow(world, 20, measures_memory=False)
@@ -46,7 +46,7 @@ def test_a_job_takes_five_messages_and_one_at_its_end(hosts: Callable[[int], Slu
     assert grown.looks <= 2
 
 
-def test_a_job_that_waits_takes_little_memory(tmp_path: Path) -> None:
+def test_a_job_that_waits_takes_little_memory(tmp_path):
     argv = [sys.executable, "-c", MEASURES, str(tmp_path)]
     measured = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=150)
 
@@ -54,7 +54,7 @@ def test_a_job_that_waits_takes_little_memory(tmp_path: Path) -> None:
     assert 10 < float(measured.stdout) <= MOST_KB
 
 
-def test_a_job_that_has_ended_takes_no_memory(hosts: Callable[..., SlurmHosts]) -> None:
+def test_a_job_that_has_ended_takes_no_memory(hosts: Callable[..., SlurmHosts]):
     grow(hosts(1, first=900), 25, measures_memory=False)  # no other test has jobs there
 
     gc.collect()
@@ -62,7 +62,7 @@ def test_a_job_that_has_ended_takes_no_memory(hosts: Callable[..., SlurmHosts]) 
     assert len(left) <= 2  # the reader thread has the last answer at hand
 
 
-def test_a_silent_job_that_no_look_finds_is_asked_about_at_once(hosts: Callable[[int], SlurmHosts]) -> None:
+def test_a_silent_job_that_no_look_finds_is_asked_about_at_once(hosts: Callable[[int], SlurmHosts]):
     node = hosts(1).nodes["node0"]
     job = Executor("node0").submit(abs, -1)
     until(lambda: node.asked["still"])
@@ -75,7 +75,7 @@ def test_a_silent_job_that_no_look_finds_is_asked_about_at_once(hosts: Callable[
     assert job.result(60) == 7
 
 
-def test_a_job_of_a_machine_without_a_scheduler_takes_as_few_messages(hosts: Callable[..., SlurmHosts]) -> None:
+def test_a_job_of_a_machine_without_a_scheduler_takes_as_few_messages(hosts: Callable[..., SlurmHosts]):
     world = hosts(1, "bare")
 
     grown = grow(world, 20, measures_memory=False)
@@ -88,8 +88,8 @@ def test_a_job_of_a_machine_without_a_scheduler_takes_as_few_messages(hosts: Cal
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("scheduler", ["slurm", "bare"])
 def test_twenty_thousand_jobs_on_one_host(
-    hosts: Callable[..., SlurmHosts], table: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, scheduler: str
-) -> None:
+    hosts: Callable[..., SlurmHosts], table: Callable[[str], None], monkeypatch, scheduler: str
+):
     # The same share of both is followed only when others end, which is a part of the cost of an end.
     with monkeypatch.context() as patch:
         follow_fewer(patch, 20)
@@ -109,9 +109,7 @@ def test_twenty_thousand_jobs_on_one_host(
 
 @pytest.mark.long
 @pytest.mark.timeout(5400)
-def test_a_hundred_hosts_and_a_hundred_thousand_jobs(
-    hosts: Callable[[int], SlurmHosts], table: Callable[[str], None]
-) -> None:
+def test_a_hundred_hosts_and_a_hundred_thousand_jobs(hosts: Callable[[int], SlurmHosts], table: Callable[[str], None]):
     few = grow(hosts(4), 1_000, measures_memory=False)
     began = time.monotonic()
     many = grow(hosts(100), 100_000, measures_memory=False)
@@ -125,7 +123,7 @@ def test_a_hundred_hosts_and_a_hundred_thousand_jobs(
     assert many.end_ms <= 3 * few.end_ms
 
 
-def test_several_are_done_at_the_same_time_and_reported_in_their_order() -> None:
+def test_several_are_done_at_the_same_time_and_reported_in_their_order():
     all_there = threading.Barrier(module.MOST)  # none gets through before so many have come
 
     def work(number: int) -> int:
@@ -136,19 +134,19 @@ def test_several_are_done_at_the_same_time_and_reported_in_their_order() -> None
     assert [answer.result() for answer in at_once(numbers, work, "counting")] == [-each for each in numbers]
 
 
-def test_a_failure_hides_no_other() -> None:
+def test_a_failure_hides_no_other():
     answers = list(at_once([1, 0, 2], lambda number: 2 // number, "dividing"))
 
     assert (answers[0].result(), answers[2].result()) == (2, 1)
     assert isinstance(answers[1].exception(), ZeroDivisionError)
 
 
-def test_one_is_done_in_the_callers_thread_and_nothing_for_none() -> None:
+def test_one_is_done_in_the_callers_thread_and_nothing_for_none():
     assert [each.result() for each in at_once([1], lambda _: threading.get_ident(), "")] == [threading.get_ident()]
     assert list(at_once([], str, "")) == []
 
 
-def test_it_says_how_many_are_done_while_the_next_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_says_how_many_are_done_while_the_next_takes_long(monkeypatch):
     monkeypatch.setattr(module, "TELL_EVERY_S", 0.01)
     lines: list[str] = []
     told = threading.Event()
@@ -165,7 +163,7 @@ def test_it_says_how_many_are_done_while_the_next_takes_long(monkeypatch: pytest
     assert lines[0] in ("cancelling jobs: 0 of 2 done", "cancelling jobs: 1 of 2 done")
 
 
-def test_what_has_not_begun_never_does_once_the_caller_has_gone() -> None:
+def test_what_has_not_begun_never_does_once_the_caller_has_gone():
     begun: list[int] = []
     may_end = threading.Event()
 

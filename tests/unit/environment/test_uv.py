@@ -72,23 +72,21 @@ def channels(*packages: str) -> tuple[str, ...]:
     return resolve.read_specification(None, packages).channels
 
 
-def test_those_of_condarc_in_its_place(condarc: Path) -> None:
+def test_those_of_condarc_in_its_place(condarc: Path):
     condarc.write_text("channels: [https://mirror.example/main, nodefaults]\n")
 
     assert channels("numpy") == ("https://mirror.example/main",)
     assert channels("numpy", "bioconda::samtools") == ("https://mirror.example/main", "bioconda")
 
 
-def test_no_channel_that_no_package_names() -> None:
+def test_no_channel_that_no_package_names():
     assert channels("file:///c::python=3.11", "file:///c::numpy", "pip:rich") == ("file:///c",)
     assert channels("file:///c::numpy", "six") == ("conda-forge", "file:///c")
     assert channels("pip:rich") == ("conda-forge",)
 
 
 @pytest.mark.parametrize(("file", "is_shared"), [("gift-2.5-py3-none-any.whl", True), ("gift-2.5.tar.gz", False)])
-def test_hosts_that_share_a_root_share_no_environment_for_which_one_has_built_a_wheel(
-    file: str, is_shared: bool
-) -> None:
+def test_hosts_that_share_a_root_share_no_environment_for_which_one_has_built_a_wheel(file: str, is_shared: bool):
     gift = LockedPackage("gift", "2.5", "pip", f"https://e.example/{file}", "a" * 64, "linux-64")
     lock, host = EnvironmentLock(Path("x.lock"), (gift,), ("linux-64",)), Host("a", "a", "bare", "clusterfn.yml:2")
 

@@ -43,7 +43,7 @@ def options_of(call: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_slurm_starts_again_what_the_page_says(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_starts_again_what_the_page_says(call: str, tmp_path, monkeypatch):
     flag, may_restart = TABLE[call]
 
     words = options_of(call, tmp_path, monkeypatch)
@@ -62,8 +62,8 @@ def test_slurm_starts_again_what_the_page_says(call: str, tmp_path: Path, monkey
     ],
 )
 def test_the_last_word_counts_and_that_of_the_call_is_the_last(
-    host: str, options: dict[str, object], line: str, flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    host: str, options: dict[str, object], line: str, flag: str, tmp_path, monkeypatch
+):
     monkeypatch.setitem(CALLS, "this", (host, options, line))
 
     words = options_of("this", tmp_path, monkeypatch)
@@ -71,15 +71,13 @@ def test_the_last_word_counts_and_that_of_the_call_is_the_last(
     assert [word for word in words if word.endswith("requeue")] == [flag]
 
 
-def test_options_of_a_call_are_merged_into_those_of_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_of_a_call_are_merged_into_those_of_a_script(tmp_path, monkeypatch):
     words = options_of("file whose `#SBATCH` lines say neither", tmp_path, monkeypatch)
 
     assert {"--account=lab", "--qos=long", "--partition=gpu"} <= set(words)
 
 
-def test_a_script_that_would_have_another_task_requeued_is_rejected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_that_would_have_another_task_requeued_is_rejected(tmp_path, monkeypatch):
     """Elements of a map take its values in any order, so the numbers of SLURM are others."""
     options_of("function, map, command, session", tmp_path, monkeypatch)
     asks = "scontrol requeue ${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
@@ -101,8 +99,8 @@ def test_a_script_that_would_have_another_task_requeued_is_rejected(
     ],
 )
 def test_a_library_that_requeues_its_task_finds_no_number_of_another_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, is_taken_away: bool
-) -> None:
+    tmp_path, monkeypatch, lines: str, is_taken_away: bool
+):
     """Lightning and submitit take SLURM_ARRAY_JOB_ID and SLURM_ARRAY_TASK_ID where both are set, else SLURM_JOB_ID."""
     options_of("function, map, command, session", tmp_path, monkeypatch)
     (tmp_path / "job.sbatch").write_text(f"#!/bin/sh\n{lines}\n")

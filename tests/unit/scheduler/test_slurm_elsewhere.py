@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import textwrap
-from pathlib import Path
 
 import pytest
 
@@ -52,7 +51,7 @@ ID = PLAIN.id
 
 
 @pytest.mark.parametrize("words", STANDING)
-def test_what_every_command_complains_of_makes_no_answer_worthless(words: str) -> None:
+def test_what_every_command_complains_of_makes_no_answer_worthless(words: str):
     said = f"squeue: error: {words}\n"
 
     assert slurm.trouble(Answer(0, "", said)) == ""
@@ -62,7 +61,7 @@ def test_what_every_command_complains_of_makes_no_answer_worthless(words: str) -
     assert slurm.submitted(submitted) == "12" and slurm.notes(submitted) == []
 
 
-def test_an_unknown_complaint_makes_only_an_empty_list_worthless() -> None:
+def test_an_unknown_complaint_makes_only_an_empty_list_worthless():
     said = "squeue: error: the moon is full\n"
 
     assert slurm.trouble(Answer(0, "", said)) == said.strip()
@@ -70,7 +69,7 @@ def test_an_unknown_complaint_makes_only_an_empty_list_worthless() -> None:
 
 
 @pytest.mark.parametrize("words", ["permission denied", "invalid account"])
-def test_a_job_whose_number_was_printed_may_exist_though_a_wrapper_of_sbatch_failed_afterwards(words: str) -> None:
+def test_a_job_whose_number_was_printed_may_exist_though_a_wrapper_of_sbatch_failed_afterwards(words: str):
     failed = Answer(1, "1234\n", f"usage-log: {words}\n")
 
     assert slurm.again(slurm.submission(PLAIN), failed) is None
@@ -84,7 +83,7 @@ def test_a_job_whose_number_was_printed_may_exist_though_a_wrapper_of_sbatch_fai
 
 
 @pytest.mark.parametrize("state", ["FAILED", "RUNNING", "PENDING"])
-def test_a_number_that_another_job_has_now_says_nothing_of_this_one(state: str) -> None:
+def test_a_number_that_another_job_has_now_says_nothing_of_this_one(state: str):
     line = recorded("slurm-22.05.8/scontrol-kill.txt").replace("JobState=FAILED", f"JobState={state}")
     other = line.replace("kill.aaaa00000000000e", f"train.{'b' * 16}")
 
@@ -98,7 +97,7 @@ def test_a_number_that_another_job_has_now_says_nothing_of_this_one(state: str) 
     assert (mine is None) == (state != "FAILED") and (mine is None or "signal 9" in mine.message)
 
 
-def test_an_end_without_a_node_names_none() -> None:
+def test_an_end_without_a_node_names_none():
     line = recorded("slurm-22.05.8/scontrol-kill.txt").replace("JobState=FAILED", "JobState=NODE_FAIL")
 
     verdict = slurm.explain(Evidence(line.replace(" NodeList=n1", " NodeList=(null)")))
@@ -118,14 +117,14 @@ def test_an_end_without_a_node_names_none() -> None:
         ("MaxCpuPerAccount", "you have reached a limit of yours"),
     ],
 )
-def test_a_reason_with_a_detail_is_explained_too(reason: str, words: str) -> None:
+def test_a_reason_with_a_detail_is_explained_too(reason: str, words: str):
     told = SlurmState(PENDING, "PENDING", reason).in_words
 
     assert told.startswith(f"{reason}: ") and words in told
     assert SlurmState(PENDING, "PENDING", reason).hopeless("hpc") is None
 
 
-def test_states_of_a_federation_and_of_nodes_that_start_are_part_of_a_run() -> None:
+def test_states_of_a_federation_and_of_nodes_that_start_are_part_of_a_run():
     line = recorded("slurm-22.05.8/scontrol-kill.txt").replace("JobState=FAILED", "JobState=REVOKED")
     revoked, starts = (slurm.parse_states(f"7|{each}|None|1|N/A|a.1")["a.1"] for each in ("REVOKED", "POWER_UP_NODE"))
 
@@ -134,9 +133,7 @@ def test_states_of_a_federation_and_of_nodes_that_start_are_part_of_a_run() -> N
 
 
 @pytest.mark.parametrize("words", STANDING)
-def test_a_job_that_waits_for_another_is_submitted_whatever_every_command_complains_of(
-    tmp_path: Path, words: str
-) -> None:
+def test_a_job_that_waits_for_another_is_submitted_whatever_every_command_complains_of(tmp_path, words: str):
     said = f"echo 'squeue: error: {words}' >&2"
 
     assert "--dependency=afterany:631" in submitted_after(tmp_path, f"{said}; echo 631")
@@ -145,7 +142,7 @@ def test_a_job_that_waits_for_another_is_submitted_whatever_every_command_compla
             submitted_after(tmp_path, refused)
 
 
-def test_an_option_that_the_host_has_left_out_is_not_named_as_added() -> None:
+def test_an_option_that_the_host_has_left_out_is_not_named_as_added():
     host = SLURM._replace(scheduler_options={"mem": None})
 
     with pytest.raises(SubmitError) as caught:
@@ -168,7 +165,7 @@ def request(**resources):
     return slurm_of().submission(job(host=HOST, resources=asked))
 
 
-def test_the_minute_that_is_added_is_taken_back_once() -> None:
+def test_the_minute_that_is_added_is_taken_back_once():
     first = request()
     again = slurm_of().again(first, TIME)
 
@@ -181,7 +178,7 @@ def test_the_minute_that_is_added_is_taken_back_once() -> None:
     "answer",
     [Answer(0, "7\n", MEMORY.err), Answer(None, "", MEMORY.err), Answer(1, "", "sbatch: error: no such account")],
 )
-def test_nothing_else_is_tried_again(answer: Answer) -> None:
+def test_nothing_else_is_tried_again(answer: Answer):
     assert slurm_of().again(request(), answer) is None
     assert slurm_of().again(request(memory_bytes=None), MEMORY) is None
 
@@ -198,19 +195,19 @@ def test_nothing_else_is_tried_again(answer: Answer) -> None:
         (JobState(RUNNING, "RUNNING", "PartitionTimeLimit", "12"), ()),
     ],
 )
-def test_a_job_that_is_held_for_its_time_gives_its_added_minute_back(state: JobState, command) -> None:
+def test_a_job_that_is_held_for_its_time_gives_its_added_minute_back(state: JobState, command):
     assert slurm_of().loosen_command(state, 3600.0) == command
     assert slurm_of().loosen_command(state, None) == ()
 
 
-def test_what_the_plugins_of_a_site_say_is_a_note_unless_sbatch_failed() -> None:
+def test_what_the_plugins_of_a_site_say_is_a_note_unless_sbatch_failed():
     said = "sbatch: lua: your project ends soon\nsome banner\nsbatch: \n"
 
     assert slurm_of().notes(Answer(0, "7\n", said)) == ["SLURM says: your project ends soon"]
     assert slurm_of().notes(Answer(1, "", said)) == []
 
 
-def test_a_map_on_a_site_without_arrays_is_refused() -> None:
+def test_a_map_on_a_site_without_arrays_is_refused():
     with pytest.raises(ConfigError, match="has no job arrays"):
         slurm_of().elements(job(host=HOST, group=Group(12, 4, 3, 3)), range(1, 4), 0)
 
@@ -370,7 +367,7 @@ def test_schedulers_that_clusterfn_does_not_know_are_named():
     assert read_signs(told).unsupported == ("PBS", "LSF")
 
 
-def test_an_answer_that_makes_no_sense_finds_nothing() -> None:
+def test_an_answer_that_makes_no_sense_finds_nothing():
     for printed in (
         b"", b"[]", b"{}", b'{"found": {"slurm": {}}}', b'{"found": 3}', b'{"found": {}, "signs": {"files": 3}}',
         b'{"found": {"slurm": {"how": "x", "path": ["/a\\n  evil: 1"], "env": {}}}}',
@@ -378,7 +375,7 @@ def test_an_answer_that_makes_no_sense_finds_nothing() -> None:
         assert scheduler_commands.read(printed) == scheduler_commands.LoginShellAnswer()
 
 
-def test_both_schedulers_say_how_their_commands_are_found() -> None:
+def test_both_schedulers_say_how_their_commands_are_found():
     for word in SCHEDULERS:
         kind = kind_of_site(word)
         assert kind is not None and kind.commands.programs and kind.commands.probe[0] in kind.commands.programs

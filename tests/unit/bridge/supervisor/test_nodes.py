@@ -21,9 +21,7 @@ from clusterfn.bridge.supervisor.verdict import EXIT_LEFT_TO_AFTER, Verdict
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_a_job_that_was_asked_to_end_on_another_node_is_not_retried_and_may_be_requeued(
-    tmp_path: Path, asked: bool
-) -> None:
+def test_a_job_that_was_asked_to_end_on_another_node_is_not_retried_and_may_be_requeued(tmp_path, asked: bool):
     job: Any = SimpleNamespace(
         id="7f3a", shared=SimpleNamespace(number=1), nodes=str(tmp_path / "nodes"), rank=1, tasks=(2, 1), node="n02",
         scheduler=SimpleNamespace(has_nodes=True), spec={"requeue": {retries.PREEMPTION: 3}},

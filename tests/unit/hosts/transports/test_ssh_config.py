@@ -38,7 +38,7 @@ def config(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
         ("10.0.0.1:22", Address("10.0.0.1", None, 22)),
     ],
 )
-def test_an_address_has_three_parts(text: str, address: Address) -> None:
+def test_an_address_has_three_parts(text: str, address: Address):
     assert parse_address(text, HOST) == address
 
 
@@ -46,12 +46,12 @@ def test_an_address_has_three_parts(text: str, address: Address) -> None:
     "text",
     ["-oProxyCommand=x", "me@-oProxyCommand=x", "-l@lab8", "a b", "lab8\n", "lab8:", "lab8:ssh", "", "a\x00b", "a@"],
 )
-def test_what_could_be_an_option_or_is_no_address_is_refused(text: str) -> None:
+def test_what_could_be_an_option_or_is_no_address_is_refused(text: str):
     with pytest.raises(ConfigError, match="is not the address of a host"):
         parse_address(text, HOST)
 
 
-def test_the_command_to_try_connects_as_the_address_says(config: Path) -> None:
+def test_the_command_to_try_connects_as_the_address_says(config: Path):
     config.write_text("Host lab8\n HostName 10.1.2.3\n User other\n Port 2200\n")
 
     assert resolve(host_with(config)).ssh == f"ssh -F {config} lab8"
@@ -59,7 +59,7 @@ def test_the_command_to_try_connects_as_the_address_says(config: Path) -> None:
     assert resolve(host_with(config, "me@10.9.8.7:2222")).ssh == f"ssh -F {config} -p 2222 me@10.9.8.7"
 
 
-def test_each_stop_on_the_way_is_reached_through_those_before_it(config: Path) -> None:
+def test_each_stop_on_the_way_is_reached_through_those_before_it(config: Path):
     config.write_text("Host lab8\n ProxyJump a,b\n")
 
     stops = trust.hosts_on_the_way(host_with(config))
@@ -67,7 +67,7 @@ def test_each_stop_on_the_way_is_reached_through_those_before_it(config: Path) -
     assert [(each.alias, each.proxy_jump) for each in stops] == [("a", ()), ("b", ("a",)), ("lab8", ("a", "b"))]
 
 
-def test_a_host_that_is_compressed_is_not_compressed_on_each_part_of_the_way(config: Path) -> None:
+def test_a_host_that_is_compressed_is_not_compressed_on_each_part_of_the_way(config: Path):
     config.write_text("Host lab8\n ProxyJump a,b\nHost b\n Compression yes\n")
 
     for compress in (True, False):
@@ -75,7 +75,7 @@ def test_a_host_that_is_compressed_is_not_compressed_on_each_part_of_the_way(con
         assert [(each.alias, each.compress) for each in stops] == [("a", False), ("b", True), ("lab8", compress)]
 
 
-def test_the_configuration_is_resolved(config: Path) -> None:
+def test_the_configuration_is_resolved(config: Path):
     config.write_text(
         "Host lab8\n HostName 10.1.2.3\n Port 2222\n User me\n IdentityFile ~/.ssh/%h\n IdentitiesOnly yes\n"
         " UserKnownHostsFile /k/h\n ConnectTimeout 7\n ProxyJump a,b@c:3\n HostKeyAlias cluster\n"
@@ -99,7 +99,7 @@ def test_the_configuration_is_resolved(config: Path) -> None:
     ],
     ids=["the address comes first", "a port is part of the key's name", "none", "a command that is not permitted"],
 )
-def test_what_one_line_means(config: Path, text: str, address: str, facts: dict[str, object]) -> None:
+def test_what_one_line_means(config: Path, text: str, address: str, facts: dict[str, object]):
     config.write_text(text)
     found = resolve(host_with(config, address))
 
@@ -115,7 +115,7 @@ def test_what_one_line_means(config: Path, text: str, address: str, facts: dict[
         ("ProxyCommand nc %q %h", "asks for %q"),
     ],
 )
-def test_what_paramiko_does_not_do_is_refused_by_name(config: Path, line: str, words: str) -> None:
+def test_what_paramiko_does_not_do_is_refused_by_name(config: Path, line: str, words: str):
     config.write_text(f"Host lab8\n {line}\n")
     host = host_with(config)
 
@@ -123,7 +123,7 @@ def test_what_paramiko_does_not_do_is_refused_by_name(config: Path, line: str, w
         refuse_unmet(host, resolve(host))
 
 
-def test_a_broken_line_is_named(config: Path) -> None:
+def test_a_broken_line_is_named(config: Path):
     config.write_text("Host lab8\n HostName\n")
 
     with pytest.raises(ConfigError) as caught:
@@ -139,16 +139,14 @@ def test_a_broken_line_is_named(config: Path) -> None:
         ("", "address: of host lab8 (clusterfn.yml:3)"),
     ],
 )
-def test_a_name_is_reported_with_its_file(config: Path, text: str, named: str) -> None:
+def test_a_name_is_reported_with_its_file(config: Path, text: str, named: str):
     config.write_text(text)
     host = host_with(config)
 
     assert resolve(host).named_in(host) == named.format(config)
 
 
-def test_an_ssh_that_does_not_resolve_its_configuration_is_named_and_may_be_retried(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_ssh_that_does_not_resolve_its_configuration_is_named_and_may_be_retried(tmp_path, monkeypatch):
     (tmp_path / "ssh").write_text("#!/bin/sh\nexec sleep 600\n")
     (tmp_path / "ssh").chmod(0o700)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")

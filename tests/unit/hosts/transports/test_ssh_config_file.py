@@ -55,7 +55,7 @@ def asked(config: Path, address: str, explicit: bool) -> Any:
 
 
 @needs_ssh
-def test_the_answer_is_that_of_openssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_answer_is_that_of_openssh(tmp_path, monkeypatch):
     monkeypatch.setenv("SOME_FOLDER", "/somewhere")
 
     def answers() -> dict[str, Any]:
@@ -71,7 +71,7 @@ def test_the_answer_is_that_of_openssh(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @needs_ssh
-def test_the_home_is_the_one_that_openssh_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_home_is_the_one_that_openssh_takes(tmp_path, monkeypatch):
     text = "Host lab8\n IdentityFile ~/.ssh/mine\n IdentityFile %d/other\n UserKnownHostsFile ~/known\n"
     config = write(tmp_path, text)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -82,7 +82,7 @@ def test_the_home_is_the_one_that_openssh_takes(tmp_path: Path, monkeypatch: pyt
     assert asked(config, "lab8", True) == right and not right.identity_files[0].is_relative_to(tmp_path)
 
 
-def test_a_user_that_is_nowhere_is_named(home: Path) -> None:
+def test_a_user_that_is_nowhere_is_named(home: Path):
     (home / ".ssh/config").write_text("Host lab8\n IdentityFile ~nobody-at-all/key\n")
 
     with pytest.raises(ConfigError, match="~nobody-at-all/key: this machine has no such user"):
@@ -90,9 +90,7 @@ def test_a_user_that_is_nowhere_is_named(home: Path) -> None:
 
 
 @pytest.mark.parametrize("line", REJECTED)
-def test_what_paramiko_would_misread_is_rejected_by_line(
-    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_paramiko_would_misread_is_rejected_by_line(line: str, tmp_path, monkeypatch):
     config = write(tmp_path, f"Host lab9\n{line}\n")
     monkeypatch.setenv("PATH", str(tmp_path))
 
@@ -104,7 +102,7 @@ def test_what_paramiko_would_misread_is_rejected_by_line(
 @pytest.mark.parametrize(
     "line", ["Port 0", "Port 65536", "Port ssh", "ConnectTimeout 1m30", "NumberOfPasswordPrompts -1"]
 )
-def test_a_number_that_does_not_fit_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
+def test_a_number_that_does_not_fit_is_rejected(tmp_path, monkeypatch, line: str):
     config = write(tmp_path, f"Host lab8\n {line}\n")
     monkeypatch.setenv("PATH", str(tmp_path))
 
@@ -121,7 +119,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_relative_include_begins_in_the_folder_of_ssh(home: Path) -> None:
+def test_a_relative_include_begins_in_the_folder_of_ssh(home: Path):
     (home / ".ssh/config").write_text("Include config.d/*.conf\n")
     (home / ".ssh/config.d/a.conf").write_text("Host lab8\n User me\n")
 
@@ -130,7 +128,7 @@ def test_a_relative_include_begins_in_the_folder_of_ssh(home: Path) -> None:
     assert aliases() == ["lab8"]
 
 
-def test_the_file_of_all_users_is_read_last(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_of_all_users_is_read_last(home: Path, monkeypatch):
     live_in(monkeypatch, home, home / "etc")
     (home / ".ssh/config").write_text("Host lab8\n User me\n")
     (home / "etc").write_text("Host lab8\n User you\n Port 2222\n")
@@ -140,13 +138,13 @@ def test_the_file_of_all_users_is_read_last(home: Path, monkeypatch: pytest.Monk
     assert (found.user, found.port) == ("me", 2222)
 
 
-def test_aliases_of_a_file_that_includes_itself_are_listed_once(home: Path) -> None:
+def test_aliases_of_a_file_that_includes_itself_are_listed_once(home: Path):
     (home / ".ssh/config").write_text("Include config\nHost lab8 lab? # mine\nHost 'open\nHost lab9\n")
 
     assert aliases() == ["lab8", "lab9"]
 
 
-def test_a_file_that_is_not_there_is_named(home: Path) -> None:
+def test_a_file_that_is_not_there_is_named(home: Path):
     with pytest.raises(ConfigError, match="nowhere does not exist"):
         settings_of("lab8", home / "nowhere")
 
@@ -160,7 +158,7 @@ def test_a_file_that_is_not_there_is_named(home: Path) -> None:
         (True, True, "lab8:22 accepts the key of me, but rejected the rest of the login"),
     ],
 )
-def test_a_refusal_says_what_a_person_can_do(tmp_path: Path, partly: bool, was_asked: bool, says: str) -> None:
+def test_a_refusal_says_what_a_person_can_do(tmp_path, partly: bool, was_asked: bool, says: str):
     there = asked(write(tmp_path, "Host lab8\n User me\n"), "lab8", True)
 
     error = refusal_of_login(there, [], ["password"], partly=partly, asked=was_asked)

@@ -156,7 +156,7 @@ def awaited(job: Any, coming: Reply[bytes]) -> kernel_job.KernelJob:
     return kernel_job.await_holder(job, host_state)
 
 
-def test_a_job_that_ends_before_its_holder_listens_says_why_and_is_asked_no_more(coming: Reply[bytes]) -> None:
+def test_a_job_that_ends_before_its_holder_listens_says_why_and_is_asked_no_more(coming: Reply[bytes]):
     job = WaitingJob()
     job.set_exception(WorkerLost("its node has died"))
 
@@ -166,7 +166,7 @@ def test_a_job_that_ends_before_its_holder_listens_says_why_and_is_asked_no_more
     assert isinstance(coming.exception(0), RequestCancelled)
 
 
-def test_a_wait_says_once_what_for(coming: Reply[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_says_once_what_for(coming: Reply[bytes], monkeypatch):
     told: list[str] = []
     looks = itertools.count(1)
     tell = kernel_job.tell_why_it_waits
@@ -185,9 +185,7 @@ def test_a_wait_says_once_what_for(coming: Reply[bytes], monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("name", "shown"), [(None, "kernel"), ("mine", "mine")])
-def test_a_kernel_is_prepared_under_a_name_that_users_know(
-    name: str | None, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_is_prepared_under_a_name_that_users_know(name: str | None, shown: str, tmp_path, monkeypatch):
     named: list[str | None] = []
 
     def unsatisfiable(chosen: CallHost) -> None:
