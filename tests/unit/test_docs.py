@@ -55,8 +55,6 @@ def options(name: str, rest: str) -> set[str]:
 
 
 COMMAND = re.compile(r"(?:^ {4,}|`)clusterfn ([a-z]+)\b([^`\n#|]*)", re.MULTILINE)
-
-
 SCRIPT = re.compile(r"\s(?:\S+\.(?:py|sh|sbatch)|--|-m)(?=\s|$)")
 
 

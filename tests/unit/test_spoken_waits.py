@@ -38,9 +38,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spoken_wait, "SPEAK_AFTER_S", 0.05)
 
 
-def test_a_command_that_only_sends_a_job_says_that_its_scheduler_has_not_taken_it(
-    monkeypatch,
-):
+def test_a_command_that_only_sends_a_job_says_that_its_scheduler_has_not_taken_it(monkeypatch):
     waiting: dict[Any, Any] = {Future(): 60.0}
     monkeypatch.setattr(exit_flush, "unanswered", waiting)
 

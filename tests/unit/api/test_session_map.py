@@ -9,7 +9,7 @@ import pickle
 import re
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -158,9 +158,7 @@ def numbers() -> Iterator[int]:
 
 @pytest.mark.parametrize("send", [Session.call, Session.submit, lambda session, f: next(session.map(f, [1]))])
 @pytest.mark.parametrize("function", [numbers, functools.partial(numbers)])
-def test_a_generator_function_is_rejected_before_anything_is_sent(
-    send: Callable[[Session, Callable[..., Any]], Any], function: Callable[..., Any]
-) -> None:
+def test_a_generator_function_is_rejected_before_anything_is_sent(send, function):
     session = Session("local")
 
     with pytest.raises(ConfigError, match="is a generator function"):

@@ -122,9 +122,7 @@ def test_a_job_that_its_scheduler_never_took_leaves_no_folder(monkeypatch):
 
 
 @pytest.mark.parametrize(("stage", "is_chosen_again"), [(layout.GPU_STAGE, True), ("environment", False)])
-def test_an_environment_for_other_gpus_is_given_up_before_its_job_has_the_error(
-    stage: str, is_chosen_again: bool, monkeypatch
-):
+def test_an_environment_for_other_gpus_is_given_up_before_its_job_has_the_error(stage, is_chosen_again, monkeypatch):
     world, seen = World(SLURM, monkeypatch), []
     host: Any = world.host
     host.environments = Mock()

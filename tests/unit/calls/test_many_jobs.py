@@ -1,7 +1,9 @@
-"""One client with many hosts and many jobs: what it sends for each, some at a time, and what a controller is asked."""
+"""One client with many hosts and jobs: what it sends for each, which it follows, and what a controller is asked."""
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import gc
 import subprocess
 import sys
@@ -9,16 +11,25 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from clusterfn import Executor, Job
+from clusterfn import ClusterfnError, Executor, Job
+from clusterfn.calls.job_tracker import Tracker
+from clusterfn.config import config_file
+from clusterfn.config.spec import ResultPolicy
 from clusterfn.display import at_once as module
 from clusterfn.display import console
 from clusterfn.display.at_once import at_once
+from clusterfn.hosts import host_state, loop
+from clusterfn.hosts.connection import Reply
+from clusterfn.hosts.host_state import open_host
+from clusterfn.hosts.rpc.requests import Followed
 from tests.fakes.growth import follow_fewer, grow
 from tests.fakes.slurm_hosts import SlurmHosts
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 REPOSITORY = Path(__file__).parents[3]
 SENT = ("put", "chunk", "sbatch", "follow", "still")
@@ -87,9 +98,7 @@ def test_a_job_of_a_machine_without_a_scheduler_takes_as_few_messages(hosts: Cal
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("scheduler", ["slurm", "bare"])
-def test_twenty_thousand_jobs_on_one_host(
-    hosts: Callable[..., SlurmHosts], table: Callable[[str], None], monkeypatch, scheduler: str
-):
+def test_twenty_thousand_jobs_on_one_host(hosts, table, monkeypatch, scheduler):
     # The same share of both is followed only when others end, which is a part of the cost of an end.
     with monkeypatch.context() as patch:
         follow_fewer(patch, 20)
@@ -179,3 +188,92 @@ def test_what_has_not_begun_never_does_once_the_caller_has_gone():
 
     until(lambda: all(each.name != "clusterfn-at-once" for each in threading.enumerate()))
     assert len(begun) <= module.MOST + 1
+
+
+def made(host: Any, digit: int = 0) -> tuple[Tracker, Job[Any]]:
+    """A job of that host, and what follows it."""
+    tracker = Tracker(host, f"7f3a00001111222{digit}", "train")
+    return tracker, tracker.job()
+
+
+def test_the_oldest_jobs_are_followed_and_those_that_begin_are_canceled_or_waited_for(hosts, monkeypatch):
+    monkeypatch.setattr(host_state, "MOST_FOLLOWED", 2)
+    world = hosts(1)
+    (name, node), *_ = world.nodes.items()
+    jobs = [Executor(name).submit(abs, -1) for _ in range(8)]
+    until(lambda: node.asked["still"] == 2 and node.asked["sbatch"] == 8)
+    assert node.asked["follow"] == 2
+
+    node.run_one(5)
+    node.look()
+    until(lambda: node.asked["still"] == 3)
+    with contextlib.suppress(ClusterfnError):  # this host has no bridge that could say that it is canceled
+        jobs[6].cancel()
+    until(lambda: node.asked["follow"] == 4)
+    with pytest.raises(TimeoutError):
+        jobs[7].result(timeout=0.01)
+    until(lambda: node.asked["follow"] == 5)
+    node.end_all()  # of the five that are followed: two others come into their place
+    until(lambda: [job.done() for job in jobs].count(True) == 5)
+    assert [number for number, job in enumerate(jobs) if not job.done()] == [2, 3, 4]
+    until(lambda: node.asked["follow"] == 7)
+    node.end_all(later_too=True)
+
+    assert concurrent.futures.wait([*jobs[:6], jobs[7]], 150).not_done == set()
+
+
+MANY = sys.getrecursionlimit() // 2  # jobs that end each other from within would go deeper
+
+
+def test_a_connection_that_ends_for_good_is_reported_to_jobs_that_are_not_followed_yet(hosts, monkeypatch):
+    monkeypatch.setattr(host_state, "MOST_FOLLOWED", 1)
+    ((name, node),) = hosts(1).nodes.items()
+    jobs = [Executor(name).submit(abs, -1) for _ in range(MANY)]
+    until(lambda: node.asked["sbatch"] == MANY)
+
+    open_host(config_file.load().resolve(name)[0]).connection.close()
+
+    assert {type(job.exception(150)) for job in jobs} == {type(jobs[0].exception(150))}
+    assert isinstance(jobs[-1].exception(0), ClusterfnError)
+
+
+def test_what_a_job_prints_comes_once_to_a_display_that_began_before_the_turn_of_the_job(monkeypatch):
+    monkeypatch.setattr(host_state, "MOST_FOLLOWED", 1)
+    host = Mock(root="/root", settings=Mock(result_policy=ResultPolicy), follow_window=host_state.FollowWindow())
+    files: list[Followed] = []
+    host.connection.follow.side_effect = lambda some, *_, **__: files.extend(some) or Reply(lambda: None)
+    tracker, _ = made(host)
+    host.follow_window.enter("another")
+    tracker.follow(in_turn=True)
+    is_shown, shown = threading.Event(), Mock()
+    loop.call(is_shown.wait, WAIT_S)  # the turn of the job comes after that
+
+    tracker.source.watch_output(shown)
+    is_shown.set()
+
+    until(lambda: host.connection.follow.call_count == 2)
+    for each in files:
+        if each.path.endswith("/stdout"):
+            each.on_data(b"epoch 1")
+    shown.assert_called_once_with("stdout", b"epoch 1")
+
+
+def test_a_refused_job_keeps_no_place_among_those_that_are_followed(hosts: Callable[..., SlurmHosts], monkeypatch):
+    monkeypatch.setattr(host_state, "MOST_FOLLOWED", 1)
+    ((name, node),) = hosts(1).nodes.items()
+    host = open_host(config_file.load().resolve(name)[0])
+    *trackers, late = [made(host, digit)[0] for digit in range(4)]
+    trackers[0].follow(in_turn=True)
+
+    trackers[1].run.close()  # refused, before its caller comes to the next line
+    trackers[1].follow(in_turn=True)
+    trackers[2].follow(in_turn=True)
+    assert trackers[2].source.awaited is None
+    trackers[0].run.close()
+
+    until(lambda: trackers[2].source.awaited is not None)
+    late.run.hurry()  # somebody waits for it before it is sent
+    late.follow(in_turn=True)
+    assert late.source.awaited is not None
+    for tracker in (trackers[2], late):
+        tracker.run.close()

@@ -45,18 +45,14 @@ def at_once(host: Host, asked: Resources) -> int:
 @pytest.mark.parametrize(
     ("free_gb", "asked_gb", "wanted"), [(50, None, 4), (2.5, None, 2), (0.5, None, 1), (50, 20, 2), (500, 40, 2)]
 )
-def test_here_are_at_most_four_workers_and_fewer_where_memory_is_short(
-    monkeypatch: pytest.MonkeyPatch, free_gb: float, asked_gb: int | None, wanted: int
-):
+def test_here_are_at_most_four_workers_and_fewer_where_memory_is_short(monkeypatch, free_gb, asked_gb, wanted):
     monkeypatch.setattr(units, "free_memory", lambda: int(free_gb * GB))
     asked = Resources(memory_bytes=asked_gb * GB if asked_gb else None)
 
     assert at_once(LOCAL, asked) == wanted
 
 
-def test_elsewhere_memory_counts_where_it_is_asked_for_and_what_is_free_there_is_the_queues_matter(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_elsewhere_memory_counts_where_it_is_asked_for_and_what_is_free_there_is_the_queues_matter(monkeypatch):
     monkeypatch.setattr(units, "free_memory", lambda: 1)
 
     assert at_once(BARE, Resources()) == 50
@@ -125,9 +121,7 @@ def test_free_memory_is_what_the_groups_of_a_process_leave_to_it(
         (0, {}, Group(3, 1, 3, 3), ""),
     ],
 )
-def test_which_way_is_chosen_is_said(
-    capfd: pytest.CaptureFixture[str], gpus: int, how: dict[str, int], group: Group, said: str
-):
+def test_which_way_is_chosen_is_said(capfd, gpus, how, group, said):
     sent = job(resources=Resources(gpus=gpus))
     host = SimpleNamespace(scheduler=scheduler_for(sent.host))
     one: Any = SimpleNamespace(job=sent, host=host, where="train on tensor01 (host='tensor01')")
@@ -294,9 +288,7 @@ TIP = "'b'; each item is one argument: to pass its parts as arguments, call add.
         (lambda: cluster(add).map([(1, 2), (3, 4)]), TypeError, TIP),
     ],
 )  # fmt: skip
-def test_arguments_that_do_not_fit_are_rejected_before_a_host_is_opened(
-    called: Callable[[], object], kind: type[Exception], says: str, no_file: str
-):
+def test_arguments_that_do_not_fit_are_rejected_before_a_host_is_opened(called, kind, says, no_file):
     with pytest.raises(kind) as rejected:
         called()
     assert says in str(rejected.value)

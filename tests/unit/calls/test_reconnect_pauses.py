@@ -21,7 +21,6 @@ from clusterfn.calls.group import JobGroup
 from clusterfn.calls.job import Job, run_of
 from clusterfn.errors import ClusterfnError, ConfigError, HostKeyError
 from clusterfn.hosts.connection import HostConnection
-from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.rpc import link
 from tests.fakes.taken import taken
 from tests.fakes.transport import FakeTransport, agent
@@ -143,9 +142,7 @@ DEATHS: dict[str, tuple[Exception | agent, type[ClusterfnError], str]] = {
 
 @pytest.mark.parametrize("reason", DEATHS)
 @pytest.mark.parametrize("waiter", [followed, in_a_group, in_a_session])
-def test_a_waiting_caller_learns_at_once_why_the_connection_has_ended_for_good(
-    on_fake: tuple[HostState, FakeTransport], waiter: Callable[[HostState], Any], reason: str
-):
+def test_a_waiting_caller_learns_at_once_why_the_connection_has_ended_for_good(on_fake, waiter, reason):
     host, transport = on_fake
     waits = waiter(host)
     how, error, words = DEATHS[reason]
@@ -181,9 +178,7 @@ def test_a_host_that_lets_in_and_starts_no_agent_is_tried_for_ten_minutes(monkey
     assert told[-1] == (HostError, home)
 
 
-def test_a_connection_that_was_closed_is_not_opened_again_by_those_who_waited(
-    on_fake: tuple[Any, FakeTransport],
-):
+def test_a_connection_that_was_closed_is_not_opened_again_by_those_who_waited(on_fake):
     session, transport = on_fake
     waits = [followed(session), in_a_group(session), in_a_session(session)]
 
@@ -247,9 +242,7 @@ def test_a_host_that_reboots_ends_no_wait(on_fake: tuple[Any, FakeTransport]):
         job.result(150)
 
 
-def test_a_call_of_a_lost_stream_gets_the_error_of_a_connection_that_has_ended(
-    on_fake: tuple[Any, FakeTransport],
-):
+def test_a_call_of_a_lost_stream_gets_the_error_of_a_connection_that_has_ended(on_fake):
     session, transport = on_fake
     call = of_a_session(session)
     call.source.send(b"", {}, lambda: None)

@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -197,9 +196,7 @@ def test_a_forked_child_sends_nothing_through_it():
     assert send(stream, 1) is None
 
 
-def test_a_session_that_dies_asks_its_host_for_all_of_its_calls_together(
-    sent: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_session_that_dies_asks_its_host_for_all_of_its_calls_together(sent, tmp_path, monkeypatch):
     asked: list[int] = []
     have = HostConnection.have
 
@@ -220,9 +217,7 @@ def test_a_session_that_dies_asks_its_host_for_all_of_its_calls_together(
     session.shutdown()
 
 
-def test_calls_that_have_ended_without_an_outcome_are_not_followed_any_more(
-    sent: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_calls_that_have_ended_without_an_outcome_are_not_followed_any_more(sent, tmp_path, monkeypatch):
     monkeypatch.setattr(session_stream, "MOST_BYTES", -1)  # the calls go as files, which are followed
     followed: list[Reply[Any]] = []
 

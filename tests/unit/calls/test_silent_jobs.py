@@ -191,9 +191,7 @@ def test_a_question_that_took_too_long_is_asked_again(answered: int, monkeypatch
 
 
 @pytest.mark.parametrize("starts_later", [True, False])
-def test_a_job_that_nobody_has_begun_is_lost_unless_it_may_wait_in_the_agent_of_another_program(
-    starts_later: bool,
-):
+def test_a_job_that_nobody_has_begun_is_lost_unless_it_may_wait_in_the_agent_of_another_program(starts_later):
     host = SlowHost()
     host.found = {layout.SPEC: "old", layout.STARTING: "young" if starts_later else ""}
     (job,) = made(host, 1)
@@ -205,9 +203,7 @@ def test_a_job_that_nobody_has_begun_is_lost_unless_it_may_wait_in_the_agent_of_
 
 
 @pytest.mark.parametrize("is_refused", [True, False])
-def test_a_job_that_the_scheduler_does_not_know_is_lost_unless_another_program_waits_to_submit_it(
-    is_refused: bool,
-):
+def test_a_job_that_the_scheduler_does_not_know_is_lost_unless_another_program_waits_to_submit_it(is_refused):
     host = SlowHost()
     host.scheduler = Slurm(SLURM, "ada")
     host.found = {layout.REFUSED: "young" if is_refused else ""}

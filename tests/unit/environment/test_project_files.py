@@ -86,9 +86,7 @@ HEADER = '# /// script\n# requires-python = ">=3.10"\n# dependencies = ["base<3"
 
 
 @pytest.mark.parametrize("before", ["", "#!/usr/bin/env -S uv run --script\n# about\n\n"])
-def test_the_header_of_a_script_names_its_packages_and_the_lock_beside_it_their_versions(
-    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, before: str
-):
+def test_the_header_of_a_script_names_its_packages_and_the_lock_beside_it_their_versions(shelf, monkeypatch, before):
     shelf.wheel("base", "1.0")
     shelf.wheel("base", "2.0")
     toy = shelf.wheel("toy")
@@ -160,9 +158,7 @@ HELPER = '[project]\nname = "helper"\nversion = "1"\ndependencies = ["deep"]\n'
         ("../helper/setup.py", "import setuptools\n"),
     ],
 )
-def test_what_the_project_or_its_local_package_wants_otherwise_makes_the_lock_out_of_date(
-    shelf: Shelf, file: str, text: str
-):
+def test_what_the_project_or_its_local_package_wants_otherwise_makes_the_lock_out_of_date(shelf, file, text):
     shelf.write(MINE + LOCAL)
     shelf.write(HELPER, "../helper/pyproject.toml")
     before = shelf.read().input_hash

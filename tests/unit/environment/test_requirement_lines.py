@@ -183,9 +183,7 @@ MARKERS = {
     ("parts", "expected"),
     [((), {"base", "slow"}), (("gpu",), {"base", "cupy"}), (("group:lint",), {"base", "slow", "ruff"})],
 )
-def test_the_extras_and_groups_of_a_pylock_are_chosen_and_its_default_groups_are_always(
-    shelf: Shelf, parts: tuple[str, ...], expected: set[str]
-):
+def test_the_extras_and_groups_of_a_pylock_are_chosen_and_its_default_groups_are_always(shelf, parts, expected):
     packages = "".join(PACKAGE.format(name, marker.replace("'", '"'), "a" * 64) for name, marker in MARKERS.items())
     shelf.write(PARTS + packages, "pylock.toml")
 

@@ -61,9 +61,7 @@ def test_where_no_login_can_be_held_a_refused_one_ends_every_wait(connected: Con
     assert (len(transport.commands), connection.link.usable()) == (2, False)
 
 
-def test_a_login_that_is_held_and_does_not_help_is_tried_after_growing_pauses(
-    connected: Connected, logged_in: threading.Event, monkeypatch
-):
+def test_a_login_that_is_held_and_does_not_help_is_tried_after_growing_pauses(connected, logged_in, monkeypatch):
     waits: list[int] = []
     monkeypatch.setattr(link, "pause_s", lambda waited: waits.append(waited) or 0.001)
     connection, transport = connected(silent)

@@ -55,9 +55,7 @@ run_in_thread(lambda: print(threading.current_thread().name), "clusterfn-test")
     assert ran.stdout == "MainThread\n"
 
 
-def test_answers_that_never_come_delay_the_end_of_python_once_and_not_one_after_another(
-    monkeypatch,
-):
+def test_answers_that_never_come_delay_the_end_of_python_once_and_not_one_after_another(monkeypatch):
     now, waited = [0.0], list[float]()
 
     class Missing(concurrent.futures.Future[None]):

@@ -78,9 +78,7 @@ def host(smi: object, tmp_path: Path) -> Iterator[HostState]:
     ["sleep 20", "echo '<html>502</html>'", "true", "echo 'Failed to initialize NVML'; exit 18",
      "echo '²²²'", "echo 'No devices were found'; exit 6"],
 )  # fmt: skip
-def test_a_failing_nvidia_smi_is_never_no_gpus_and_is_asked_again(
-    host: HostState, smi: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, failure: str
-):
+def test_a_failing_nvidia_smi_is_never_no_gpus_and_is_asked_again(host, smi, monkeypatch, failure):
     monkeypatch.setattr(host_capacity, "PATIENCE_S", 0.5 if failure == "sleep 20" else 60.0)
     smi(failure)
     host.capacity.enough(Resources(gpus=1))  # the supervisor asks nvidia-smi itself, and reports the failure
@@ -91,9 +89,7 @@ def test_a_failing_nvidia_smi_is_never_no_gpus_and_is_asked_again(
         host.capacity.enough(Resources(gpus=2))
 
 
-def test_a_host_without_nvidia_smi_has_no_gpus_until_it_is_installed(
-    host: HostState, smi: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_host_without_nvidia_smi_has_no_gpus_until_it_is_installed(host, smi, tmp_path, monkeypatch):
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
     (tmp_path / "clusterfn.yml").write_text("hosts: {here: {scheduler: local}, far: {address: a, scheduler: bare}}\n")
     with pytest.raises(Unsatisfiable, match="gpus=1 is more than here has: 0") as rejected:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import errno
+import io
+import random
 import threading
 from typing import Any
 
 import pytest
 
 from clusterfn import AuthenticationError, HostDiskFull, HostError, Unreachable
+from clusterfn.config.config_file import LOCAL
+from clusterfn.hosts.rpc.frames import FrameReader, Header, error_of, pack
 from tests.fakes.transport import agent
 from tests.unit.hosts.in_memory import OK, Connected, answering, failing, hold_back, is_ping, silent
 from tests.waiting import WAIT_S, until
@@ -46,9 +50,7 @@ def test_an_error_frame_is_a_typed_error(connected: Connected, kind: str, error:
         ),
     ],
 )
-def test_a_full_disk_says_how_much_and_a_quota_is_named_and_not_contradicted(
-    connected: Connected, facts: dict[str, int], begins: str, amounts: str
-):
+def test_a_full_disk_says_how_much_and_a_quota_is_named_and_not_contradicted(connected, facts, begins, amounts):
     connection, _ = connected(failing("full", needed=2**20, **facts))
 
     error = connection.put("/p", b"x").exception(WAIT_S)
@@ -129,9 +131,7 @@ def test_a_refused_login_waits_for_a_person_and_is_not_tried_again(connected: Co
     assert (len(transport.commands), connection.link.state.name) == (3, "connected")
 
 
-def test_a_call_right_after_the_login_does_not_wait_for_the_next_look(
-    connected: Connected, logged_in: threading.Event, monkeypatch
-):
+def test_a_call_right_after_the_login_does_not_wait_for_the_next_look(connected, logged_in, monkeypatch):
     connection, transport = connected(answering)
     monkeypatch.setattr("clusterfn.hosts.rpc.link.LOCAL_LOOK_S", 60.0)
     transport.error = AuthenticationError("no", host="lab8")
@@ -180,9 +180,7 @@ def test_a_refusal_that_does_not_say_ok_false_is_one(connected: Connected):
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit])
-def test_callbacks_that_raise_stop_no_other_callback_and_no_reader(
-    connected: Connected, error: type[BaseException], caplog
-):
+def test_callbacks_that_raise_stop_no_other_callback_and_no_reader(connected, error, caplog):
     connection, transport = connected(answering)
     called: list[str] = []
 
@@ -227,3 +225,31 @@ def test_an_answer_and_a_cancel_at_once_end_a_request_once(connected: Connected)
     reply.reject(ValueError())
 
     assert isinstance(reply.exception(0), HostError)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_frames_come_out_of_any_pieces_whole_and_in_order(seed: int) -> None:
+    choose = random.Random(seed)
+    sent: list[tuple[Header, bytes]] = []
+    for number in range(60):
+        sent.append(({"id": number, "size": 1}, choose.randbytes(choose.choice([0, 1, 5000, 70_000]))))
+    data = io.BytesIO(b"".join(pack(header, body) for header, body in sent))
+    reader = FrameReader(lambda size: data.read(min(size, choose.choice([1, 10, 1000, 20_000]))))
+
+    assert list(iter(reader.frame, None)) == sent
+
+
+def test_a_frame_that_is_none_is_an_error_before_its_body_has_come() -> None:
+    garbage = b"\0\0\0\5" + (5000).to_bytes(8, "big") + b"wrong"
+    data = io.BytesIO(pack({"id": 2}, b"before") + garbage)
+    reader = FrameReader(data.read)
+
+    assert reader.frame() == ({"id": 2}, b"before")
+    with pytest.raises(HostError, match="invalid frame: its header is not JSON"):
+        reader.frame()
+
+
+def test_a_root_of_the_built_in_host_that_cannot_be_used_has_its_own_hint():
+    error = error_of(LOCAL, {"kind": "denied", "message": "Permission denied", "path": "/.clusterfn"})
+
+    assert error.hint.startswith("in clusterfn.yml, add `hosts: {local: {scheduler: local, root: FOLDER}}`")

@@ -61,9 +61,7 @@ def test_slurm_starts_again_what_the_page_says(call: str, tmp_path, monkeypatch)
         ("slurm: {no-requeue: true}", {"slurm": {"no-requeue": True}}, "--requeue", "--no-requeue"),
     ],
 )
-def test_the_last_word_counts_and_that_of_the_call_is_the_last(
-    host: str, options: dict[str, object], line: str, flag: str, tmp_path, monkeypatch
-):
+def test_the_last_word_counts_and_that_of_the_call_is_the_last(host, options, line, flag, tmp_path, monkeypatch):
     monkeypatch.setitem(CALLS, "this", (host, options, line))
 
     words = options_of("this", tmp_path, monkeypatch)
@@ -98,9 +96,7 @@ def test_a_script_that_would_have_another_task_requeued_is_rejected(tmp_path, mo
         ("#SBATCH --array=0-3\n#SBATCH --signal=SIGUSR1@90\nmkdir $SLURM_ARRAY_JOB_ID", False),
     ],
 )
-def test_a_library_that_requeues_its_task_finds_no_number_of_another_one(
-    tmp_path, monkeypatch, lines: str, is_taken_away: bool
-):
+def test_a_library_that_requeues_its_task_finds_no_number_of_another_one(tmp_path, monkeypatch, lines, is_taken_away):
     """Lightning and submitit take SLURM_ARRAY_JOB_ID and SLURM_ARRAY_TASK_ID where both are set, else SLURM_JOB_ID."""
     options_of("function, map, command, session", tmp_path, monkeypatch)
     (tmp_path / "job.sbatch").write_text(f"#!/bin/sh\n{lines}\n")

@@ -81,9 +81,7 @@ def test_what_a_server_does_not_say_is_not_missing(client: Client, tmp_path, mon
     assert heard(client, 3)[-1]["error"]["kind"] == "io"  # type: ignore[index]
 
 
-def test_a_server_that_is_away_at_the_first_look_keeps_nothing_from_being_watched(
-    client: Client, tmp_path, monkeypatch
-):
+def test_a_server_that_is_away_at_the_first_look_keeps_nothing_from_being_watched(client, tmp_path, monkeypatch):
     output, outcome = tmp_path / "stdout", tmp_path / "outcome.json"
     away_for(monkeypatch, output, 1)
     client.ask(id=2, do="follow", files=[[str(output), 0]], until=str(outcome))

@@ -16,7 +16,6 @@ from tests.fakes.agent_client import Client, wait_for
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux adopts orphans")
-
 # What the agent hears of a template, with its socket, and the words that say how this one behaves.
 TEMPLATE = """
 import os, socket, sys

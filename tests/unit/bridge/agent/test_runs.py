@@ -29,7 +29,6 @@ spawned = [here.spawn(["sleep", "0.05"], "/", sys.argv[1] + "/log") for _ in ran
 print(sum(reply.result(60).out == b"x\\n" for reply in ran), sum(reply.result(60).pid > 0 for reply in spawned))
 here.close()
 """
-
 LEAVES = """
 import os, signal, sys
 from tests.fakes.agent_client import connect_here

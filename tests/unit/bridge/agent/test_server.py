@@ -66,8 +66,6 @@ os.write(1, b"x" * 1024)
 os.write(1, read(b"go on"))
 os.write(1, b".")
 """
-
-
 PIPE = 32_768
 LONG = 2_000_000  # a pipe takes less, so the rest of it waits while the program prints
 
@@ -271,9 +269,7 @@ def test_a_folder_that_must_outlive_a_power_cut_is_on_the_disk_with_all_names_wh
     assert after == [str(tmp_path / "jobs"), str(tmp_path)]  # the new folder, and that in which it is new
 
 
-def test_a_file_that_must_outlive_a_power_cut_is_on_the_disk_with_its_name(
-    client: Client, tmp_path, steps: list[tuple[str, str]]
-):
+def test_a_file_that_must_outlive_a_power_cut_is_on_the_disk_with_its_name(client, tmp_path, steps):
     client.ask(id=1, do="put", path=str(tmp_path / "file"), size=1)
     client.send(b"a", id=1, last=True)
 

@@ -43,9 +43,7 @@ def test_a_program_that_cannot_be_loaded_is_named(client: Client, do: str, field
 
 
 @pytest.mark.parametrize(("sync", "asked"), [(True, ["fsync"]), (False, [])])
-def test_the_disk_gets_an_upload_at_once_or_whenever(
-    client: Client, tmp_path, monkeypatch, sync: bool, asked: list[str]
-):
+def test_the_disk_gets_an_upload_at_once_or_whenever(client, tmp_path, monkeypatch, sync, asked):
     told: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda _: told.append("fsync"))
 

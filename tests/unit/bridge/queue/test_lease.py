@@ -107,9 +107,7 @@ def test_of_all_names_that_another_user_binds_a_part_is_looked_at_and_ones_own_a
     assert (held_by.count(BOB), held_by.count(os.getuid()), seen["gpu/one"]) == (20, 100, None)
 
 
-def test_a_lock_that_one_process_keeps_is_waited_for_no_longer_than_two_seconds(
-    own_name: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_lock_that_one_process_keeps_is_waited_for_no_longer_than_two_seconds(own_name, monkeypatch):
     monkeypatch.setattr(lease_names, "ADMISSION", own_name)
     clock = itertools.count(0.0, 0.5)
     monkeypatch.setattr(lease, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: None))

@@ -86,9 +86,7 @@ def test_who_holds_a_gpu_is_said_only_where_the_jobs_that_run_let_it_be_known():
         ([(10**9, "d")], "abc", 3),
     ],
 )
-def test_of_the_free_gpus_those_are_kept_that_somebody_needs_and_no_more(
-    waiting: list[tuple[int, str]], own: str, left: int
-):
+def test_of_the_free_gpus_those_are_kept_that_somebody_needs_and_no_more(waiting, own, left):
     room = RemainingResources(MachineResources(8, 1000, 1000, "abcd"), [], 1, NONE)
     for gpus, kind in waiting:
         room.reserve(Demand(gpus, 0, 0), list(kind))

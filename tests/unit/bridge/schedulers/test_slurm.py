@@ -84,9 +84,7 @@ BY_HAND, FOR_TIME, FOR_ANOTHER = END % "", END % " DUE TO TIME LIMIT", END % " D
         ("JobState=REVOKED", "", TAKEN_BACK),
     ],
 )
-def test_a_job_that_slurm_ends_has_the_last_cause_that_it_names(
-    answers: Answers, tmp_path, monkeypatch, facts: str, log: str, kind: str | None
-):
+def test_a_job_that_slurm_ends_has_the_last_cause_that_it_names(answers, tmp_path, monkeypatch, facts, log, kind):
     monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
     (tmp_path / "log").write_text(log)
 
@@ -114,9 +112,7 @@ def test_the_question_names_the_task_of_an_array_and_outlives_the_signal_that_en
         ("RequeueExit = (null)", 99, False), ("RequeueExit = 9", 99, False), ("", 99, False),
     ],
 )  # fmt: skip
-def test_a_site_lists_statuses_after_which_it_starts_jobs_again(
-    answers: Answers, config: str, status: int, is_listed: bool
-):
+def test_a_site_lists_statuses_after_which_it_starts_jobs_again(answers, config, status, is_listed):
     assert answers("scontrol", f'echo "{config}"').starts_again_after(status) is is_listed
 
 

@@ -76,9 +76,7 @@ def test_a_caller_without_the_library_gets_plain_data_or_its_name(tmp_path: Path
         pytest.param("other_versions.py", False, id="whose error names both there", marks=pytest.mark.long),
     ],
 )
-def test_a_class_that_a_library_made_meets_another_version_of_it(
-    script: str, new_there: bool, older: str, tmp_path: Path
-):
+def test_a_class_that_a_library_made_meets_another_version_of_it(script, new_there, older, tmp_path):
     here, there = (older, sys.executable) if new_there else (sys.executable, older)
 
     script = str(CALLS / script)

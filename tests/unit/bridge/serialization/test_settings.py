@@ -73,9 +73,7 @@ def test_what_a_script_sets_is_set_in_a_job_once_it_imports_the_library(python: 
     assert there == ["False", here]
 
 
-def test_what_a_library_does_not_have_is_named_and_the_rest_is_set_for_this_call(
-    capsys,
-):
+def test_what_a_library_does_not_have_is_named_and_the_rest_is_set_for_this_call(capsys):
     limit = sys.getrecursionlimit()
     finders = list(sys.meta_path)
     settings.apply({"sys:set_nothing": 1, "sys:setrecursionlimit": limit + 7, "not_imported:setting": 1})

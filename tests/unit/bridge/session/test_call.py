@@ -19,8 +19,6 @@ from tests.unit.bridge.session.test_door import note_and_stay, outlast_and_kill_
 from tests.waiting import WAIT_S, stays, until
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="hosts are no Windows machines")
-
-
 SPEC = {
     "id": "7f3a000011112222", "root": "/root", "scheduler": "bare",
     "resources": {"memory_bytes": 300 << 20, "time_s": 60.0, "gpus": 0},
@@ -49,9 +47,7 @@ def test_events_that_wait_at_the_end_of_a_call_are_not_written_after_it(tmp_path
     assert sorted(os.listdir(folder)) == ["outcome.json", "work"]
 
 
-def test_an_actor_whose_construction_could_not_be_recorded_is_gone_as_its_client_learns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_actor_whose_construction_could_not_be_recorded_is_gone_as_its_client_learns(tmp_path, monkeypatch):
     keep_actor = part("keep_actor")
 
     def full(*_: object) -> None:

@@ -253,9 +253,7 @@ def broken_in_its_midst(write: Callable[[int, bytes], int]) -> Callable[[int, by
 
 
 @pytest.mark.parametrize("what", ["value", "line"])
-def test_what_follows_a_write_that_failed_in_its_midst_is_whole(
-    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_follows_a_write_that_failed_in_its_midst_is_whole(what, tmp_path, monkeypatch):
     journal = ItemJournal(str(tmp_path), sync=False)
     value = tmp_path / "value.pkl"
     value.write_bytes(b"a value, and the end of a longer one before it")

@@ -55,9 +55,7 @@ def other_disk(tmp_path: Path) -> Iterator[Path]:
         (1 << 60, {"HF_HOME", "TORCH_HOME", "PIP_CACHE_DIR", "TRITON_CACHE_DIR"}, "has only"),
     ],
 )
-def test_a_small_home_directory_on_another_disk_keeps_the_login(
-    tmp_path: Path, other_disk: Path, monkeypatch: pytest.MonkeyPatch, free: int, moved: set[str], reason: str
-):
+def test_a_small_home_directory_on_another_disk_keeps_the_login(tmp_path, other_disk, monkeypatch, free, moved, reason):
     token = other_disk / ".cache/huggingface/token"
     token.parent.mkdir(parents=True)
     token.write_text("hf_x")
@@ -73,9 +71,7 @@ def test_a_small_home_directory_on_another_disk_keeps_the_login(
     assert reason in note
 
 
-def test_the_local_machine_keeps_its_caches_whatever_its_home_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_local_machine_keeps_its_caches_whatever_its_home_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", "/nowhere")
     values: dict[str, str] = {}
 

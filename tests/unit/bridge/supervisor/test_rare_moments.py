@@ -94,9 +94,7 @@ def test_a_job_is_looked_at_every_second_at_first_and_then_every_five(monkeypatc
 @pytest.mark.parametrize(
     ("does", "over_at"), [({}, 10), ({4: "prints"}, 14), ({4: "computes"}, 14), ({4: "prints", 12: "computes"}, 22)]
 )
-def test_a_job_is_idle_from_when_it_printed_or_computed_last(
-    monkeypatch: pytest.MonkeyPatch, does: dict[int, str], over_at: int
-):
+def test_a_job_is_idle_from_when_it_printed_or_computed_last(monkeypatch, does, over_at):
     now, used_s, printed = 1000.0, 5.0, 0
     monkeypatch.setattr(limits.clock, "now", lambda: now)
     monkeypatch.setattr(limits, "cpu_s", lambda pid: used_s)

@@ -261,9 +261,7 @@ def below_a_file(user: Desk) -> None:
 
 
 @pytest.mark.parametrize(("spoil", "mend"), [(a_folder, Path.rmdir), (below_a_file, lambda path: path.parent.unlink())])
-def test_a_file_that_cannot_be_written_is_named(
-    desk: Callable[[str], Desk], spoil: Callable[[Desk], None], mend: Callable[[Path], None]
-):
+def test_a_file_that_cannot_be_written_is_named(desk, spoil, mend):
     user = desk("UserKnownHostsFile KNOWN")
     spoil(user)
 

@@ -143,9 +143,7 @@ def server() -> Iterator[tuple[Menu, paramiko.Transport]]:
     there.close()
 
 
-def test_all_questions_of_a_round_are_asked_and_a_word_without_a_question_is_none(
-    server: tuple[Menu, paramiko.Transport], settings: Settings
-):
+def test_all_questions_of_a_round_are_asked_and_a_word_without_a_question_is_none(server, settings):
     asked: list[LoginQuestion] = []
     answers = iter(["1", "1234"])
 
