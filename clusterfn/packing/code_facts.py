@@ -137,7 +137,8 @@ def of_text(text: bytes | str) -> ModuleText:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
             attributes.add(node.attr)
-        bound.update(_bound(node))
+        for name in _bound(node):
+            bound[name] += 1
     for node in tree.body:
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and (value := _literal(node.value)) is not _COMPUTED:
             literals.update((name, value) for name in _names(node) if bound[name] == 1 and name[:2] != "__")
@@ -197,5 +198,5 @@ def _imported(node: ast.AST) -> Iterator[str]:
             yield from [child.module.partition(".")[0]] if child.module and not child.level else []
         elif isinstance(child, ast.If) and ast.unparse(child.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
             yield from (name for part in child.orelse for name in _imported(ast.Module([part], [])))
-        else:
+        elif not isinstance(child, ast.expr):
             yield from _imported(child)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -24,14 +23,13 @@ def packages() -> set[str]:
     return {"`clusterfn/`" if folder == "." else f"`{folder}/`" for folder in folders}
 
 
-def names() -> Iterator[str]:
-    """The words of each name in the library: of a folder, module, class, function, argument or variable."""
-    for path in LIBRARY.rglob("*.py"):
-        found = list(path.relative_to(LIBRARY).with_suffix("").parts)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            found += [getattr(node, kind) for kind in ("name", "arg", "id", "attr") if hasattr(node, kind)]
-        for name in filter(None, found):
-            yield from re.findall(r"[a-z]+", re.sub(r"([A-Z]+)", r" \1", str(name)).lower())
+def names_in(path: Path, text: str) -> set[str]:
+    """The words of each name in a module: of its folders and itself, a class, function, argument or variable."""
+    found = list(path.relative_to(LIBRARY).with_suffix("").parts)
+    for node in ast.walk(ast.parse(text)):
+        found += [getattr(node, kind) for kind in ("name", "arg", "id", "attr") if hasattr(node, kind)]
+    spaced = (re.sub(r"([A-Z]+)", r" \1", str(name)).lower() for name in found if name)
+    return {word for name in spaced for word in re.findall(r"[a-z]+", name)}
 
 
 def test_each_package_has_one_row():
@@ -48,6 +46,8 @@ def test_each_file_and_folder_that_the_page_names_exists():
 
 def test_each_term_of_the_glossary_is_a_name_in_the_code():
     terms = [row[0] for row in rows("Glossary")]
+    texts = {path: path.read_text(encoding="utf-8") for path in sorted(LIBRARY.rglob("*.py"))}
 
     assert 1 <= len(terms) <= 15
-    assert sorted(set(terms) - set(names())) == []
+    for term in terms:  # the first modules with the word mostly have it as a name
+        assert any(term in names_in(path, text) for path, text in texts.items() if term in text.lower()), term

@@ -15,7 +15,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "tests" / "fixtures" / "contributing"
 Edit = tuple[str, str, str]  # a file, a text that it has once ("" for the end), and what follows that text
-
 OPTION_ON_HOST: list[Edit] = [
     (
         "clusterfn/config/options.py",
@@ -55,7 +54,6 @@ if __name__ == "__main__":
     few = most.with_options(open_files=128)
     print(few(0), few.map([1]).results(), most(0) != 128)
 """
-
 OUTCOME: list[Edit] = [
     ("clusterfn/bridge/layout.py", 'TIME = "time"\n', 'BUSY = "busy"  # it ended with EX_TEMPFAIL\n'),
     ("clusterfn/bridge/layout.py", "        DISK, HOST_DISK, LOST,", " BUSY,"),
@@ -103,7 +101,6 @@ if __name__ == "__main__":
     group.wait()
     print(*(type(error).__name__ for error in group.failed.values()))
 """
-
 COMMAND: list[Edit] = [
     (
         "clusterfn/cli/greet.py",
@@ -123,7 +120,6 @@ COMMAND: list[Edit] = [
     ("docs/reference/cli.md", "", "\n`clusterfn greet HOST` greets.\n"),
     ("CHANGELOG.md", "", "- `clusterfn greet` greets a host.\n"),
 ]
-
 # `environment="project:~/work"` is a folder with a virtual environment in `.venv`.
 ENVIRONMENT_KIND: list[Edit] = [
     (
@@ -147,7 +143,6 @@ def describe():
 if __name__ == "__main__":
     print(json.dumps(describe()))
 """
-
 LSF_OF_CLIENT = (PROGRAMS / "lsf_of_client.py").read_text(encoding="utf-8")
 LSF_ON_HOST = (PROGRAMS / "lsf_on_host.py").read_text(encoding="utf-8")
 SCHEDULER: list[Edit] = [
@@ -192,7 +187,7 @@ def test_each_folder_keeps_within_its_budget_of_lines() -> None:
 def edited_copy(folder: Path, edits: list[Edit]) -> None:
     """Copy the sources to a folder, and make these edits there."""
     for name in ("clusterfn", "docs"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, folder / name)  # with byte code, which its Python would compile anew
     shutil.copytree(ROOT / "templates", folder / "clusterfn" / "templates")
     for name in ("README.md", "CHANGELOG.md"):
         shutil.copy(ROOT / name, folder)

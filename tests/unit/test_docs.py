@@ -1,18 +1,23 @@
-"""The documents keep what they promise: examples run, links resolve, commands exist, no error is forgotten."""
+"""The documents keep what they promise: commands exist, no error is forgotten, pictures and foreign words are right."""
 
 from __future__ import annotations
 
 import argparse
 import ast
 import functools
+import importlib.util
+import json
 import re
 import runpy
 import textwrap
 from collections import Counter
 from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 import clusterfn
-from clusterfn import gpu
+from clusterfn import ConfigError, cluster, gpu
 from clusterfn.bridge import layout
 from clusterfn.cli.check import host
 from clusterfn.cli.parser import make_parser
@@ -50,8 +55,6 @@ def options(name: str, rest: str) -> set[str]:
 
 
 COMMAND = re.compile(r"(?:^ {4,}|`)clusterfn ([a-z]+)\b([^`\n#|]*)", re.MULTILINE)
-
-
 SCRIPT = re.compile(r"\s(?:\S+\.(?:py|sh|sbatch)|--|-m)(?=\s|$)")
 
 
@@ -212,3 +215,60 @@ def test_each_python_block_is_run_by_a_test_or_has_a_reason_why_not_and_names_wh
         names = re.findall(r"\b(clusterfn|gpu|job|group)\.(\w+)", re.sub(r"#.*|\".*?\"", "", block))
         names += [("clusterfn", name) for name in re.findall(r"^from clusterfn import (\w+)$", block, re.MULTILINE)]
         assert [each for each in names if each[1] != "id" and not hasattr(OURS[each[0]], each[1])] == [], page
+
+
+PAGE = (Path(__file__).parents[2] / "docs/how-to/migrate.md").read_text(encoding="utf-8")
+ROWS = re.findall(r"^\| `((?:cluster|clusterfn\.configure|train\.\w+)\(.*?\))` \| (.+?) \|$", PAGE, re.MULTILINE)
+
+
+@cluster(cores=1)
+def train(lr: float) -> float:
+    return lr
+
+
+def test_a_word_of_another_tool_is_rejected_with_the_new_spelling() -> None:
+    for written, says in ROWS:
+        with pytest.raises((ConfigError, AttributeError)) as rejected:
+            eval(written, {"cluster": cluster, "clusterfn": clusterfn, "train": train})
+
+        assert says in str(rejected.value), written
+
+
+@pytest.mark.parametrize("given", [[], [{"num_gpus": 1}]])
+def test_options_that_are_called_as_in_ray_are_rejected_with_the_new_spelling(given: list[dict[str, int]]) -> None:
+    with pytest.raises(ConfigError, match="is not a function") as rejected:
+        train.options(*given, num_gpus=1)
+
+    assert rejected.value.hint == "call f.with_options(gpus=1)(x)"
+
+
+def test_the_tables_name_what_code_for_the_three_tools_has() -> None:
+    words = {re.split(r"[(=]", written.replace("cluster(", "", 1))[0] for written, _ in ROWS}
+
+    shown = "partition queue environment async_submit timeout_min mem_gb gpu train.remote"
+    assert {*shown.split()} <= words
+
+
+PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, PICTURES / f"{name}.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("picture", ["call", "speed"])
+def test_a_picture_is_what_its_script_draws(picture: str) -> None:
+    assert (PICTURES / f"{picture}.svg").read_text(encoding="utf-8") == script(f"draw_{picture}").draw()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["terminal", "top"])
+def test_the_terminal_shows_what_was_recorded(name: str) -> None:
+    pytest.importorskip("pyte", reason="pyte is not installed: run make docs once")
+    recorded = [(pause, text) for pause, text in json.loads((PICTURES / f"{name}.json").read_text(encoding="utf-8"))]
+
+    assert (PICTURES / f"{name}.svg").read_text(encoding="utf-8") == script("record_terminal").draw(recorded, name)

@@ -15,11 +15,9 @@ from typing import Any
 import pytest
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it takes away what Linux has")
-
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 PLATFORMS = ["win32", "darwin"]
 STRICT = ["-W", "error"] if sys.version_info < (3, 10) else ["-X", "warn_default_encoding", "-W", "error"]
-
 Run = Callable[..., Any]
 
 
@@ -71,9 +69,7 @@ def test_every_module_of_a_client_is_imported(run: Run, platform: str) -> None:
         ("darwin", {"XDG_STATE_HOME": "@/x"}, "x/clusterfn", ".config/clusterfn"),
     ],
 )
-def test_what_is_remembered_lies_where_the_platform_keeps_it(
-    run: Run, tmp_path: Path, platform: str, env: dict[str, str], ledger: str, config: str
-) -> None:
+def test_what_is_remembered_lies_where_the_platform_keeps_it(run, tmp_path, platform, env, ledger, config):
     """A job is remembered and found again, and a clusterfn.yml in the user's folder is read."""
     (tmp_path / config).mkdir(parents=True)
     (tmp_path / config / "clusterfn.yml").write_text("hosts: {lab8: {scheduler: bare}}\n", encoding="utf-8")
@@ -88,9 +84,7 @@ def test_what_is_remembered_lies_where_the_platform_keeps_it(
 @pytest.mark.parametrize(
     ("platform", "machine", "other_way"), [("win32", "a Windows machine", "WSL"), ("darwin", "a Mac", "")]
 )
-def test_a_call_on_the_machine_itself_is_rejected_in_one_sentence(
-    run: Run, platform: str, machine: str, other_way: str
-) -> None:
+def test_a_call_on_the_machine_itself_is_rejected_in_one_sentence(run, platform, machine, other_way):
     text = """
 import json, os
 os.environ.pop("CLUSTERFN_CONFIG", None)

@@ -14,8 +14,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SEARCH = ROOT / "tests/fixtures/site_search.js"
 LOADED = re.compile(r"<(?:script|img|iframe)[^>]*\ssrc=\"?([^\s\">]+)|<link[^>]*\shref=\"?([^\s\">]+)")
-
-
 # What people type, from public questions about such tools, below the page that must be among the first three
 QUERIES = {
     "explanation/comparison": "kubernetes, MPI, SkyPilot, dstack",

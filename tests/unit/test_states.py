@@ -35,7 +35,7 @@ def rows_of(table: str) -> dict[str, list[str]]:
     return {cells[0]: cells[1:] for cells in ([cell.strip() for cell in row.split("|")[1:-1]] for row in rows[1:])}
 
 
-def test_the_page_shows_the_states_of_jobs_attempts_and_tickets() -> None:
+def test_the_page_shows_the_states_of_jobs_attempts_and_tickets():
     shown = {state: ["any" if len(then) > 1 else ", ".join(then), how] for state, (then, how) in JOB_STATES.items()}
     assert rows_of("JOB_STATES") == shown
     assert {*OF_EVENT.values(), *FINAL.values()} <= set(JOB_STATES)
@@ -67,7 +67,7 @@ def bring(job: Job[Any], state: str) -> None:
 
 
 @pytest.mark.parametrize("before", JOB_STATES)
-def test_a_job_takes_the_steps_of_its_table_and_no_other(before: str) -> None:
+def test_a_job_takes_the_steps_of_its_table_and_no_other(before: str):
     for after in JOB_STATES:
         job = taken(ID, keeps=True)
         bring(job, before)
@@ -78,7 +78,7 @@ def test_a_job_takes_the_steps_of_its_table_and_no_other(before: str) -> None:
         assert job.state == (after if after in JOB_STATES[before][0] else before), after
 
 
-def test_the_kinds_and_classes_of_the_judge_are_those_that_users_see() -> None:
+def test_the_kinds_and_classes_of_the_judge_are_those_that_users_see():
     theirs = {**{kind: error.__name__ for kind, error in ERRORS.items()}, RAISED: "ValueError"}
     assert {kind: theirs[kind] for kind in CLASSES} == CLASSES
 
@@ -107,7 +107,7 @@ def state_of(attempt: Attempt) -> str:
 
 
 @pytest.mark.parametrize("before", ATTEMPT_STATES)
-def test_an_attempt_takes_the_steps_of_its_table_and_no_other(tmp_path: Path, before: str) -> None:
+def test_an_attempt_takes_the_steps_of_its_table_and_no_other(tmp_path, before: str):
     for step, take in STEPS.items():
         folder = tmp_path / step / "jobs" / ID
         folder.mkdir(parents=True)
@@ -153,9 +153,7 @@ def folder_of(root: Path) -> str:
 @pytest.mark.parametrize(
     ("before", "after"), [(before, after) for before, (_, then, _) in TICKET_STATES.items() for after in then]
 )
-def test_a_ticket_takes_the_steps_of_its_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, after: str
-) -> None:
+def test_a_ticket_takes_the_steps_of_its_table(tmp_path, monkeypatch, before: str, after: str):
     for each in TICKET_WAYS[before]:
         TICKET_STEPS[each](tmp_path)
     assert folder_of(tmp_path) == TICKET_STATES[before][0]

@@ -51,7 +51,7 @@ def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Slow]:
         yield made
 
 
-def test_many_calls_are_withdrawn_at_the_same_time_and_a_failure_hides_none(node: Slow) -> None:
+def test_many_calls_are_withdrawn_at_the_same_time_and_a_failure_hides_none(node: Slow):
     executor = Executor("node700")
     jobs = [executor.submit(abs, -1) for _ in range(2 * MANY)]
     until(lambda: node.asked["still"] == len(jobs))
@@ -88,9 +88,7 @@ class Busy(LoginNode):
         yield {"end": True, "ok": True, "rc": 0, "signal": None, "out": len(out), "truncated": False}, out
 
 
-def test_a_job_that_is_not_started_yet_is_canceled_at_once_and_never_started(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_job_that_is_not_started_yet_is_canceled_at_once_and_never_started(monkeypatch, tmp_path):
     with slurm_hosts(monkeypatch, tmp_path, 1, 7_000, scheduler="bare", node=Busy) as hosts:
         node = hosts.nodes["node7000"]
         with Executor("node7000") as executor:

@@ -45,9 +45,7 @@ PROGRAMS = [("supervise.py", "list"), ("build.py", "list"), ("worker.py",), ("ca
 
 # The first two run in the host's own Python.
 @pytest.mark.parametrize(("python", "programs"), [("3.6", PROGRAMS[:2]), ("3.11", PROGRAMS), ("3.13", PROGRAMS)])
-def test_each_program_of_the_bridge_runs_from_byte_code_of_any_length(
-    python: str, programs: list[tuple[str, ...]], tmp_path: Path
-) -> None:
+def test_each_program_of_the_bridge_runs_from_byte_code_of_any_length(python, programs, tmp_path):
     for name, *words in programs:
         root = bridge(tmp_path / name)
         usual = run(python, root / name, *words, tmp_path)
@@ -60,9 +58,7 @@ def test_each_program_of_the_bridge_runs_from_byte_code_of_any_length(
 
 
 @OLD_AND_NEW
-def test_a_module_of_the_user_is_neither_read_from_cut_byte_code_nor_written_as_such(
-    python: str, tmp_path: Path
-) -> None:
+def test_a_module_of_the_user_is_neither_read_from_cut_byte_code_nor_written_as_such(python: str, tmp_path):
     source = tmp_path / "mine.py"
     source.write_text("".join(f"v{number} = {number} + 0.5\n" for number in range(2000)) + "LAST = v1999\n")
     on_full_disk = run(python, "-c", IMPORT, tmp_path, limit="8")
@@ -77,7 +73,7 @@ def test_a_module_of_the_user_is_neither_read_from_cut_byte_code_nor_written_as_
     assert made.read_bytes() == whole
 
 
-def test_an_environment_gets_no_cut_byte_code(tmp_path: Path) -> None:
+def test_an_environment_gets_no_cut_byte_code(tmp_path):
     layout = link.Layout(str(tmp_path), sys.version_info[:2], None)
     source = link.TargetFile(f"{layout.library}/mine.py", link.WRITE, "")
     (tmp_path / source.path).parent.mkdir(parents=True)

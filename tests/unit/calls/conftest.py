@@ -18,7 +18,7 @@ from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.rpc import link
 from tests.fakes.slurm_hosts import SlurmHosts, slurm_hosts
 from tests.fakes.transport import FakeTransport, agent
-from tests.unit.calls.waiters import HOST, silent
+from tests.unit.calls.groups import HOST, silent
 
 
 @pytest.fixture(autouse=True)

@@ -203,8 +203,6 @@ def test_a_module_in_a_folder_near_is_not_to_be_installed(tmp_path, monkeypatch,
 
 
 MADE = "/home/ann/.clusterfn/envs/f715bb8dda3a37296bca/bin/python"
-
-
 SYSTEM = "/usr/bin/python3.11"
 
 

@@ -86,9 +86,7 @@ def test_the_hosts_own_lines_and_modules_come_before_a_build():
 @pytest.mark.parametrize(
     ("lines", "glibc"), [({"modules": ("gcc/13",)}, "2.28"), ({"setup": ("export CC=icc",)}, "2.28"), ({}, "2.17")]
 )
-def test_an_environment_with_a_wheel_that_is_built_is_another_where_the_build_sees_something_else(
-    lines: dict[str, Any], glibc: str
-):
+def test_an_environment_with_a_wheel_that_is_built_is_another_where_the_build_sees_something_else(lines, glibc):
     other = HOST._replace(**lines)
 
     for wheel, is_same in ((TOY, False), (OTHER, True)):

@@ -1,16 +1,19 @@
-"""`resume=` finds the job whose checkpoint a call begins with, and refuses one that has not ended."""
+"""Jobs of earlier programs: `resume=` finds whose checkpoint a call begins with, and no damaged line hides others."""
 
 from __future__ import annotations
 
+import json
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from clusterfn.bridge import layout
-from clusterfn.calls import checkpoint
+from clusterfn.calls import checkpoint, history
 from clusterfn.config.options import Options
-from clusterfn.config.spec import Resources
+from clusterfn.config.spec import Resources, ResultPolicy
 from clusterfn.errors import ConfigError
 
 JOB = "7f3a000000000000"
@@ -102,3 +105,41 @@ def test_what_can_never_come_is_rejected(options, time_s, scheduler, says):
 def test_a_warning_before_slurm_s_own_limit_and_other_causes_need_no_time():
     checkpoint.check_warning(Options(warn_s=60.0), Resources(), SLURM)
     checkpoint.check_requeue(Options(requeue={"node": 1}), Resources(), BARE)
+
+
+ID = "7f3a" * 4
+WHOLE = {"id": ID, "host": "box", "config": "", "name": "train", "at": 1}
+DAMAGED = [
+    b'{"id": "7f3a', b'\xff\xfe "id": "7f3a\xff"', b'["id", "7f3a"]', b'7 "id": "7f3a"', b'"\\ud800"', b"[" * 100_000,
+    json.dumps({**WHOLE, "at": "now"}).encode(), json.dumps({**WHOLE, "at": 10**400}).encode(),
+    json.dumps({**WHOLE, "results": [1]}).encode(), json.dumps({**WHOLE, "secrets": 7}).encode(), b"\0" * 100,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", DAMAGED, ids=range(len(DAMAGED)))
+def test_a_damaged_line_hides_no_other_job(line: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = tmp_path / "jobs.jsonl"
+    ledger.write_bytes(line + b"\n" + json.dumps(WHOLE).encode() + b"\n")
+    monkeypatch.setattr(history, "ledger_path", lambda: ledger)
+
+    assert {entry.host for entry in history.entries("7f3a")} == {"box"}
+    assert history.hosts(None) == ["box"]
+    assert history.hosts_of("train") == ["box"]
+    assert history.sent_within("7f3a", 2.0**62, ["box"]) == {ID}
+
+
+@pytest.mark.parametrize(
+    ("sent", "usual", "counts"),
+    [
+        ([ResultPolicy(data_only=True)], ResultPolicy(), ResultPolicy(data_only=True)),
+        ([ResultPolicy()], ResultPolicy(data_only=True, max_bytes=9), ResultPolicy(data_only=True, max_bytes=9)),
+        ([ResultPolicy(max_bytes=7), ResultPolicy(max_bytes=5)], ResultPolicy(max_bytes=9), ResultPolicy(max_bytes=5)),
+    ],
+)
+def test_no_more_is_accepted_of_a_job_than_was_said_when_it_was_sent(sent, usual, counts, tmp_path, monkeypatch):
+    monkeypatch.setattr(history, "ledger_path", lambda: tmp_path / "jobs.jsonl")
+    job: Any = SimpleNamespace(id=ID, name="train", host="box")
+    for policy in sent:
+        history.remember(job, None, policy)
+
+    assert history.results_of(ID[:4], usual) == counts

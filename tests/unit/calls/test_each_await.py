@@ -81,9 +81,7 @@ def lose(world: World, wait: Wait) -> None:
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: "{}:{}".format(*place))
-def test_a_fault_where_a_call_waits_ends_the_job_with_an_error_in_words_and_leaves_nothing(
-    place: tuple[str, int], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_fault_where_a_call_waits_ends_the_job_with_an_error_in_words_and_leaves_nothing(place, caplog):
     assert place in walks(), "no walk reaches this await: let `World` have what leads to it"
     seed, asks = walks()[place]
     for fault in (cancel, take_too_long, lose) if asks else (lose,):

@@ -139,6 +139,11 @@ def test_a_line_that_a_crash_has_torn_is_passed_over():
     assert stream.lines(b'in": 3}\n') == [{"begin": 3}]
 
 
+def results_of(known, count, fetch=None, **policy):
+    place = JobLocation("tensor01", "7f3a", "/root/jobs/7f3a", ResultPolicy(**policy))
+    return ItemResults(known.items, range(count), place, lambda *_: None, lambda: None, fetch or Mock())
+
+
 @pytest.mark.parametrize(("kind", "state"), [("returned", "RETURNED"), ("raised", "RAISED")])
 def test_a_value_that_cannot_be_fetched_is_the_hosts_error_and_not_damage(kind, state):
     known, made = group(1)
@@ -150,8 +155,7 @@ def test_a_value_that_cannot_be_fetched_is_the_hosts_error_and_not_damage(kind, 
         reply.reject(gone)
         return reply
 
-    place = JobLocation("tensor01", "7f3a", "/root/jobs/7f3a", ResultPolicy(max_bytes=1000))
-    results = ItemResults(known.items, range(1), place, lambda *_: None, lambda: None, fetch)
+    results = results_of(known, 1, fetch, max_bytes=1000)
     stream = ItemStream(1, 1)
     stream.values = "/root/values.pkl"
     results.take_lines(stream, lines(b"half").replace(b"returned", kind.encode()))
@@ -166,8 +170,7 @@ def test_a_value_that_cannot_be_fetched_is_the_hosts_error_and_not_damage(kind, 
 def test_an_exception_of_an_item_is_not_fetched_from_a_host_that_is_not_trusted():
     known, made = group(1)
     fetch = Mock()
-    place = JobLocation("tensor01", "7f3a", "/root/jobs/7f3a", ResultPolicy(data_only=True))
-    results = ItemResults(known.items, range(1), place, lambda *_: None, lambda: None, fetch)
+    results = results_of(known, 1, fetch, data_only=True)
     stream = ItemStream(1, 1)
     stream.values = "/root/values.pkl"
 
@@ -181,8 +184,7 @@ def test_an_exception_of_an_item_is_not_fetched_from_a_host_that_is_not_trusted(
 @pytest.mark.parametrize("what", ["begin", "retry", "index"])
 def test_a_line_about_an_item_that_a_group_does_not_have_changes_nothing(what):
     known, made = group(1)
-    place = JobLocation("tensor01", "7f3a", "/root/jobs/7f3a", ResultPolicy())
-    results = ItemResults(known.items, range(1), place, lambda *_: None, lambda: None, Mock())
+    results = results_of(known, 1)
 
     results.take_lines(ItemStream(1, 1), json.dumps({what: 1, "kind": "returned"}).encode() + b"\n")
     settle()
@@ -192,8 +194,7 @@ def test_a_line_about_an_item_that_a_group_does_not_have_changes_nothing(what):
 
 def test_what_an_item_prints_after_its_end_belongs_to_its_output():
     known, made = group(2)
-    place = JobLocation("tensor01", "7f3a", "/root/jobs/7f3a", ResultPolicy())
-    results = ItemResults(known.items, range(2), place, lambda *_: None, lambda: None, Mock())
+    results = results_of(known, 2)
     connection, stream, printed = Mock(), ItemStream(1, 1), b"one late two last"
     connection.get.side_effect = lambda path, write, begin, **_: Mock(result=lambda _: write(printed[begin:]))
 
@@ -213,8 +214,7 @@ def test_what_an_item_prints_after_its_end_belongs_to_its_output():
 
 def test_the_output_of_an_item_is_in_the_order_in_which_it_came_among_that_of_its_element():
     known, _ = group(2)
-    place = JobLocation("tensor01", "7f3a", "/root/jobs/7f3a", ResultPolicy())
-    results = ItemResults(known.items, range(2), place, lambda *_: None, lambda: None, Mock())
+    results = results_of(known, 2)
     files = {"stdout": b"a1 a2 b1 b2", "stderr": b"A1 B1 ", "order": b"3 0\n3 3\n6 3\n9 3\n9 6\n"}
     connection, stream = Mock(), ItemStream(1, 1)
     connection.get.side_effect = lambda path, write, begin, **_: Mock(
@@ -323,6 +323,12 @@ def test_elements_are_not_missed_while_they_are_still_being_sent(elements_on_slu
     assert asked == [("scontrol", "--oneliner", "show", "job", "77")]
 
 
+def followed_by_another(tracker):
+    other = GroupRun(tracker.host, tracker.job, group(3)[0], SchedulerLimits())
+    other.follow(range(1, 4))
+    return other
+
+
 @pytest.fixture
 def told_elements(elements_on_slurm):
     """The same, with what scontrol says next, and the verdicts by which the host was asked to conclude."""
@@ -390,8 +396,7 @@ def test_elements_of_a_submission_in_doubt_are_given_up_with_the_words_of_the_sc
 
 def test_elements_that_another_process_may_be_sending_are_looked_for_longer(told_elements):
     tracker, _, concluded = told_elements
-    other = GroupRun(tracker.host, tracker.job, group(3)[0], SchedulerLimits())
-    other.follow(range(1, 4))
+    other = followed_by_another(tracker)
 
     for _ in range(3):
         look(other, None)
@@ -404,8 +409,7 @@ def test_elements_that_may_wait_in_the_agent_of_another_program_are_not_given_up
     tracker, told, concluded = told_elements
     tracker.host.scheduler = Bare("boot")
     tracker.host.connection.facts.machine = "m-1"
-    other = GroupRun(tracker.host, tracker.job, group(3)[0], SchedulerLimits())
-    other.follow(range(1, 4))
+    other = followed_by_another(tracker)
     told.note = b"/root/machines/m-1/starting"
     for _ in range(9):
         look(other, None)
@@ -422,8 +426,7 @@ def test_elements_that_have_not_begun_do_not_end_the_group_of_one_that_has(told_
     tracker.host.scheduler = Bare("boot")
     tracker.host.connection.facts.machine = "m-1"
     tracker.host.connection.have = lambda _: answered([True])
-    other = GroupRun(tracker.host, tracker.job, group(3)[0], SchedulerLimits())
-    other.follow(range(1, 4))
+    other = followed_by_another(tracker)
     other.elements.tasks[1].begun = True
 
     for _ in range(9):

@@ -5,7 +5,9 @@ Who gets how many items, and what SLURM allows, are decided from numbers alone.
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clusterfn import ConfigError, Executor, cluster
 from clusterfn.calls import mapping
 from clusterfn.calls.mapping import MachineCapacity, MapOptions
 from clusterfn.config import units
@@ -42,18 +45,14 @@ def at_once(host: Host, asked: Resources) -> int:
 @pytest.mark.parametrize(
     ("free_gb", "asked_gb", "wanted"), [(50, None, 4), (2.5, None, 2), (0.5, None, 1), (50, 20, 2), (500, 40, 2)]
 )
-def test_here_are_at_most_four_workers_and_fewer_where_memory_is_short(
-    monkeypatch: pytest.MonkeyPatch, free_gb: float, asked_gb: int | None, wanted: int
-):
+def test_here_are_at_most_four_workers_and_fewer_where_memory_is_short(monkeypatch, free_gb, asked_gb, wanted):
     monkeypatch.setattr(units, "free_memory", lambda: int(free_gb * GB))
     asked = Resources(memory_bytes=asked_gb * GB if asked_gb else None)
 
     assert at_once(LOCAL, asked) == wanted
 
 
-def test_elsewhere_memory_counts_where_it_is_asked_for_and_what_is_free_there_is_the_queues_matter(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_elsewhere_memory_counts_where_it_is_asked_for_and_what_is_free_there_is_the_queues_matter(monkeypatch):
     monkeypatch.setattr(units, "free_memory", lambda: 1)
 
     assert at_once(BARE, Resources()) == 50
@@ -122,9 +121,7 @@ def test_free_memory_is_what_the_groups_of_a_process_leave_to_it(
         (0, {}, Group(3, 1, 3, 3), ""),
     ],
 )
-def test_which_way_is_chosen_is_said(
-    capfd: pytest.CaptureFixture[str], gpus: int, how: dict[str, int], group: Group, said: str
-):
+def test_which_way_is_chosen_is_said(capfd, gpus, how, group, said):
     sent = job(resources=Resources(gpus=gpus))
     host = SimpleNamespace(scheduler=scheduler_for(sent.host))
     one: Any = SimpleNamespace(job=sent, host=host, where="train on tensor01 (host='tensor01')")
@@ -255,3 +252,80 @@ def test_how_many_take_turns_can_be_said_with_and_without_gpus(count, up_to, car
 def test_limits_are_what_the_tools_print(partition, time_s):
     assert read_limits([CONFIG, PARTITIONS, "500|\n|40\n"], partition) == SchedulerLimits(1000, 40, time_s)
     assert read_limits(["", "", ""], partition) == SchedulerLimits()
+
+
+@pytest.fixture
+def no_file(monkeypatch: pytest.MonkeyPatch) -> str:
+    """What is said once a host is looked for."""
+    monkeypatch.setenv("CLUSTERFN_CONFIG", "/nowhere/clusterfn.yml")
+    return r"CLUSTERFN_CONFIG=/nowhere/clusterfn.yml is not a file"
+
+
+@pytest.mark.parametrize("called", [lambda: cluster(abs).map(), lambda: list(Executor().map(abs))])
+def test_a_map_of_nothing_is_refused_as_the_builtin_one_is(called: Callable[[], object]):
+    with pytest.raises(TypeError, match=r"there is nothing to call abs with: give .* as map\(f, values\)"):
+        called()
+
+
+def learn(x: int, rate: float = 0.1) -> float:
+    return x * rate
+
+
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+TIP = "'b'; each item is one argument: to pass its parts as arguments, call add.map(*zip(*items))"
+
+
+@pytest.mark.parametrize(
+    ("called", "kind", "says"),
+    [
+        (lambda: cluster(learn).map([1], [2], [3]), TypeError, "from 1 to 2 positional arguments but 3 were given"),
+        (lambda: cluster(learn).map([1], x=2), TypeError, "multiple values for argument 'x'"),
+        (lambda: cluster(learn).map([1], raet=0.2), ConfigError, "did you mean rate?"),
+        (lambda: list(Executor().map(learn, [1], [2], [3])), TypeError, "but 3 were given"),
+        (lambda: cluster(add).map([(1, 2), (3, 4)]), TypeError, TIP),
+    ],
+)  # fmt: skip
+def test_arguments_that_do_not_fit_are_rejected_before_a_host_is_opened(called, kind, says, no_file):
+    with pytest.raises(kind) as rejected:
+        called()
+    assert says in str(rejected.value)
+
+
+def test_tuples_that_were_not_all_meant_as_arguments_get_no_tip(no_file: str):
+    with pytest.raises(TypeError, match="argument: 'b'$"):
+        cluster(add).map([(1, 2), (3, 4, 5)])
+
+
+def test_a_map_of_a_number_is_refused_with_what_to_give():
+    with pytest.raises(TypeError, match=r"10 is not iterable: give map\(\) a list, or range\(N\)"):
+        cluster(abs).map(10)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("lists", "says"),
+    [
+        (([1, 2], ["a"]), "learn.map() got lists of different lengths: 2, 1; 1 call can be made"),
+        (([1, 2], iter([0.1])), "got lists of different lengths: 2, an iterator; 1 call can"),
+        ((range(3), (0.1, 0.2)), "lengths: 3, 2; 2 calls"),
+        (([1], []), "lengths: 1, 0; 0 calls"),
+    ],
+)
+def test_lists_of_different_lengths_are_rejected(lists: tuple[Any, ...], says: str, no_file: str):
+    with pytest.raises(ConfigError) as rejected:
+        cluster(learn).map(*lists)
+    assert says in str(rejected.value)
+
+
+@pytest.mark.parametrize(
+    "lists", [([1, 2], itertools.repeat(0.1)), ([1, 2], itertools.count()), ([1, 2], (0.1 for _ in range(5)))]
+)
+def test_an_iterator_may_be_longer(lists: tuple[Any, ...], no_file: str):
+    with pytest.raises(ConfigError, match=no_file):
+        cluster(learn).map(*lists)
+
+
+def test_a_map_of_an_empty_list_is_empty():
+    assert cluster(abs).map([]).results() == []

@@ -107,7 +107,7 @@ def ask(host: Any, jobs: Sequence[Any]) -> None:
     settle()
 
 
-def test_one_question_answers_for_all_and_none_is_asked_while_it_is_open() -> None:
+def test_one_question_answers_for_all_and_none_is_asked_while_it_is_open():
     host = SlowHost()
     jobs = made(host, 300)
     host.living = {str(1000 + number) for number in range(300)}
@@ -121,7 +121,7 @@ def test_one_question_answers_for_all_and_none_is_asked_while_it_is_open() -> No
     assert not any(job.verdict for job in jobs)
 
 
-def test_jobs_that_are_gone_are_concluded_a_few_at_a_time() -> None:
+def test_jobs_that_are_gone_are_concluded_a_few_at_a_time():
     host = SlowHost()
     jobs = made(host, 100)
     host.living = {"1001"}
@@ -134,7 +134,7 @@ def test_jobs_that_are_gone_are_concluded_a_few_at_a_time() -> None:
     assert host.count["tail"] == host.count["conclude"] == 99
 
 
-def test_jobs_of_a_cluster_are_asked_about_one_after_another() -> None:
+def test_jobs_of_a_cluster_are_asked_about_one_after_another():
     host = SlowHost(together=False)
     jobs = made(host, 10)
     host.living = {str(1000 + number) for number in range(10)}
@@ -145,7 +145,7 @@ def test_jobs_of_a_cluster_are_asked_about_one_after_another() -> None:
     assert host.most_open == 1 and host.count["cat"] == 10
 
 
-def test_a_job_that_has_ended_meanwhile_is_not_asked_about() -> None:
+def test_a_job_that_has_ended_meanwhile_is_not_asked_about():
     host = SlowHost()
     jobs = made(host, 10)
     ask(host, jobs)
@@ -158,7 +158,7 @@ def test_a_job_that_has_ended_meanwhile_is_not_asked_about() -> None:
 
 
 @pytest.mark.parametrize("answered", range(4))
-def test_a_question_that_fails_ends_none_of_the_later_ones(answered: int) -> None:
+def test_a_question_that_fails_ends_none_of_the_later_ones(answered: int):
     host = SlowHost()
     first, later = made(host, 2)
     ask(host, [first])
@@ -175,7 +175,7 @@ def test_a_question_that_fails_ends_none_of_the_later_ones(answered: int) -> Non
 
 
 @pytest.mark.parametrize("answered", range(2))
-def test_a_question_that_took_too_long_is_asked_again(answered: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_that_took_too_long_is_asked_again(answered: int, monkeypatch):
     monkeypatch.setattr(liveness, "AGAIN_S", 0.05)
     host = SlowHost()
     (job,) = made(host, 1)
@@ -191,9 +191,7 @@ def test_a_question_that_took_too_long_is_asked_again(answered: int, monkeypatch
 
 
 @pytest.mark.parametrize("starts_later", [True, False])
-def test_a_job_that_nobody_has_begun_is_lost_unless_it_may_wait_in_the_agent_of_another_program(
-    starts_later: bool,
-) -> None:
+def test_a_job_that_nobody_has_begun_is_lost_unless_it_may_wait_in_the_agent_of_another_program(starts_later):
     host = SlowHost()
     host.found = {layout.SPEC: "old", layout.STARTING: "young" if starts_later else ""}
     (job,) = made(host, 1)
@@ -205,9 +203,7 @@ def test_a_job_that_nobody_has_begun_is_lost_unless_it_may_wait_in_the_agent_of_
 
 
 @pytest.mark.parametrize("is_refused", [True, False])
-def test_a_job_that_the_scheduler_does_not_know_is_lost_unless_another_program_waits_to_submit_it(
-    is_refused: bool,
-) -> None:
+def test_a_job_that_the_scheduler_does_not_know_is_lost_unless_another_program_waits_to_submit_it(is_refused):
     host = SlowHost()
     host.scheduler = Slurm(SLURM, "ada")
     host.found = {layout.REFUSED: "young" if is_refused else ""}
@@ -227,7 +223,7 @@ def test_a_job_that_the_scheduler_does_not_know_is_lost_unless_another_program_w
         (Completed(1, None, b"", b"No module named os"), "No module named os"),
     ],
 )
-def test_an_answer_that_cannot_be_read_is_the_evidence(answer: Completed, says: str) -> None:
+def test_an_answer_that_cannot_be_read_is_the_evidence(answer: Completed, says: str):
     with pytest.raises(ClusterfnError, match="could not conclude the job") as rejected:
         parse_conclusion(answer, BARE, "/root/jobs/7f3a")
 
@@ -235,7 +231,7 @@ def test_an_answer_that_cannot_be_read_is_the_evidence(answer: Completed, says: 
 
 
 @pytest.mark.parametrize("folder", ["/root/jobs/{}", "/root/jobs/{}/elements/3"])
-def test_what_the_scheduler_says_of_another_job_with_the_number_is_no_word_about_this_one(folder: str) -> None:
+def test_what_the_scheduler_says_of_another_job_with_the_number_is_no_word_about_this_one(folder: str):
     """A controller that has lost its state gives numbers again."""
     own, line = "7f3a000011112222", recorded("slurm-22.05.8/scontrol-kill.txt").replace("FAILED", "RUNNING")
     tracker: Any = SimpleNamespace(host=SimpleNamespace(scheduler=Slurm(SLURM, "ada")), folder=folder.format(own))

@@ -7,7 +7,6 @@ import io
 import os
 import signal
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -103,9 +102,7 @@ def test_workers_run_the_calls_of_a_map_beside_one_another(sent: list[int], tmp_
             session.submit(clusterfn.cluster(cores=2)(speak), "never")
 
 
-def test_calls_that_are_withdrawn_together_do_not_wait_for_one_another(
-    sent: list[int], tmp_path: Path, withdrawing: list[Callable[[], object]]
-):
+def test_calls_that_are_withdrawn_together_do_not_wait_for_one_another(sent, tmp_path, withdrawing):
     together = threading.Barrier(3)
     withdrawing += [lambda: together.wait(WAIT_S)] * 3
     with Session() as session:
@@ -121,9 +118,7 @@ def test_calls_that_are_withdrawn_together_do_not_wait_for_one_another(
         assert running.result(150) == "through"
 
 
-def test_a_session_is_closed_even_if_ctrl_c_interrupts_the_withdrawal_of_its_calls(
-    sent: list[int], tmp_path: Path, withdrawing: list[Callable[[], object]]
-):
+def test_a_session_is_closed_even_if_ctrl_c_interrupts_the_withdrawal_of_its_calls(sent, tmp_path, withdrawing):
     def interrupt() -> None:
         raise KeyboardInterrupt
 

@@ -6,7 +6,6 @@ import asyncio
 import os
 import subprocess
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -183,9 +182,7 @@ class Here:
 @pytest.mark.parametrize(
     ("age_s", "is_given_up"), [(None, True), (0.0, False), (600.0, False), (layout.REFUSED_FOR_S + 60.0, True)]
 )
-def test_a_job_that_waits_in_another_program_is_given_up_once_that_is_silent(
-    tmp_path: Path, age_s: float | None, is_given_up: bool
-) -> None:
+def test_a_job_that_waits_in_another_program_is_given_up_once_that_is_silent(tmp_path, age_s, is_given_up):
     if age_s is not None:
         (tmp_path / layout.REFUSED).write_text("AssocMaxSubmitJobLimit")
         os.utime(tmp_path / layout.REFUSED, (time.time() - age_s,) * 2)

@@ -37,8 +37,6 @@ sys.setprofile(None)
 # On a busy machine a call says that it waits.
 print(json.dumps(min(calls, key=lambda call: len({file for _, file, _ in call[1]}))))
 """
-
-
 PAGE = Path(__file__).parents[3] / "docs" / "architecture.md"
 THREADS = {"caller": "MainThread", "reader": "clusterfn-read-here", "loop": "clusterfn-loop"}
 

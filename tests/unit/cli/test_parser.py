@@ -9,7 +9,6 @@ import secrets
 import shlex
 from collections.abc import Iterator
 from concurrent.futures import Future
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -406,9 +405,7 @@ class Holder(LoginNode):
         yield {"end": True, "ok": True, "rc": 0, "signal": None, "out": len(out), "truncated": False}, out
 
 
-def test_a_host_that_does_not_answer_hides_nothing_of_another(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
-) -> None:
+def test_a_host_that_does_not_answer_hides_nothing_of_another(monkeypatch, tmp_path, capsys: Any):
     def connect(host: Any, **more: Any) -> Any:
         if host.name == down:
             raise HostError("it does not answer", host=down)

@@ -1,4 +1,4 @@
-"""The table of the keys of clusterfn.yml: the reader, the schema for editors and the page of the reference agree."""
+"""The table of keys of clusterfn.yml: the reader, the JSON Schema and the page of the reference agree."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import re
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import jsonschema
 import pytest
@@ -17,6 +18,7 @@ from clusterfn.config.keys import DEFAULT_KEYS, FILE_KEYS, HOST_KEYS, LIMIT_KEYS
 from clusterfn.config.notes import NOTES
 from clusterfn.config.scheduler_keys import keys_by_scheduler
 from clusterfn.errors import ConfigError
+from tests.programs import main
 
 ROOT = Path(__file__).parents[3]
 
@@ -87,3 +89,40 @@ def test_an_editor_explains_each_key_without_links() -> None:
     assert explained["modules"]["description"] == HOST_KEYS["modules"].meaning
     assert explained["transport"]["description"].startswith("`auto`: the system's ssh, or paramiko if ")
     assert not [key for key, form in explained.items() if "](" in form["description"]]
+
+
+def schema_by_the_command(capsys: pytest.CaptureFixture[str]) -> Any:
+    assert main(["config", "--schema"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        "address: a",
+        "scheduler: slrm",
+        "scheduler: bare, enviroment: current",
+        "scheduler: bare, slurm: {partition: gpu}",
+        "scheduler: slurm, limits: {gpus: 1}",
+        "scheduler: bare, defaults: {memory: 16}",
+        "scheduler: bare, root: clusterfn",
+        "scheduler: grid_engine, grid_engine: {partition: gpu}",
+    ],
+)
+def test_a_mistake_that_an_editor_underlines_is_one_for_clusterfn(keys, tmp_path, monkeypatch, capsys):
+    file = tmp_path / "clusterfn.yml"
+    file.write_text(f"hosts:\n  a: {{{keys}}}\n")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(file))
+    validator = jsonschema.Draft7Validator(schema_by_the_command(capsys))
+
+    assert [*validator.iter_errors(yaml.safe_load(file.read_text()))]
+    assert main(["hosts"]) == 2
+    assert capsys.readouterr().err.startswith(f"ConfigError: {file}:")
+
+
+def test_the_command_prints_the_schema_without_a_configuration(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "absent.yml"))
+    assert {"default_host", "hosts"} <= schema_by_the_command(capsys)["properties"].keys()
+
+    assert main(["config", "tensor01", "--schema"]) == 2
+    assert "clusterfn config --schema" in capsys.readouterr().err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -11,9 +10,7 @@ from tests.programs import main
 
 
 @pytest.fixture
-def complaint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[[str], str]:
+def complaint(tmp_path, monkeypatch, capsys) -> Callable[[str], str]:
     """What a command says of a clusterfn.yml, from the place of the mistake on."""
     path = tmp_path / "clusterfn.yml"
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))

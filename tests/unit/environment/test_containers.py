@@ -48,7 +48,7 @@ def called(
 
 
 @pytest.mark.parametrize("kind", ["apptainer", "singularity"])
-def test_apptainer_gets_the_folder_the_root_and_the_image(tmp_path: Path, kind: str) -> None:
+def test_apptainer_gets_the_folder_the_root_and_the_image(tmp_path, kind: str):
     (tmp_path / "card").touch()
     said, _ = called(kind, tmp_path)
     root, home = tmp_path / "root", tmp_path / "home"
@@ -59,7 +59,7 @@ def test_apptainer_gets_the_folder_the_root_and_the_image(tmp_path: Path, kind: 
                     str(tmp_path / "image.sif"), "python3", "-c", "pass"]  # fmt: skip
 
 
-def test_charliecloud_shows_the_home_too_and_makes_folders_where_it_can(tmp_path: Path) -> None:
+def test_charliecloud_shows_the_home_too_and_makes_folders_where_it_can(tmp_path):
     (tmp_path / "scratch").mkdir()
     said, _ = called("charliecloud", tmp_path, TMPDIR=str(tmp_path / "scratch"))
     assert said[0] == f"--cd={tmp_path / 'home'}" and "--write" in said
@@ -70,7 +70,7 @@ def test_charliecloud_shows_the_home_too_and_makes_folders_where_it_can(tmp_path
     assert "--write-fake" in newer and "--write" not in newer
 
 
-def test_a_link_in_a_folder_s_path_is_shown_by_both_names(tmp_path: Path) -> None:
+def test_a_link_in_a_folder_s_path_is_shown_by_both_names(tmp_path):
     (tmp_path / "far").mkdir()
     (tmp_path / "root").symlink_to("far")
 
@@ -80,7 +80,7 @@ def test_a_link_in_a_folder_s_path_is_shown_by_both_names(tmp_path: Path) -> Non
     assert {f"{far}:{near}", f"{far}:{far}"} <= set(said)
 
 
-def test_what_a_user_binds_comes_after_what_clusterfn_binds(tmp_path: Path) -> None:
+def test_what_a_user_binds_comes_after_what_clusterfn_binds(tmp_path):
     (tmp_path / "home" / "my data").mkdir(parents=True)
 
     said, _ = called("apptainer", tmp_path, ["~/my data:/mnt", "$HOME"])
@@ -91,7 +91,7 @@ def test_what_a_user_binds_comes_after_what_clusterfn_binds(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["it's.sif", "$(touch gone).sif", "a b;c.sif", '"x".sif'])
-def test_no_name_of_an_image_is_evaluated(tmp_path: Path, name: str) -> None:
+def test_no_name_of_an_image_is_evaluated(tmp_path, name: str):
     image = tmp_path / name
     image.touch()
 
@@ -100,7 +100,7 @@ def test_no_name_of_an_image_is_evaluated(tmp_path: Path, name: str) -> None:
     assert str(image) in said and not (tmp_path / "home" / "gone").exists()
 
 
-def test_no_word_of_a_host_s_own_runtime_is_evaluated(tmp_path: Path) -> None:
+def test_no_word_of_a_host_s_own_runtime_is_evaluated(tmp_path):
     words = ["$(touch gone)", "a b", "it's {image}"]
     said, _ = called("container", tmp_path, image="docker://x", words=words)
     assert said == ["$(touch gone)", "a b", "it's docker://x", "python3", "-c", "pass"]
@@ -114,7 +114,7 @@ def test_no_word_of_a_host_s_own_runtime_is_evaluated(tmp_path: Path) -> None:
     assert not (tmp_path / "gone").exists()
 
 
-def test_bubblewrap_shows_what_is_in_a_folder_with_a_slash_behind_it_or_without(tmp_path: Path) -> None:
+def test_bubblewrap_shows_what_is_in_a_folder_with_a_slash_behind_it_or_without(tmp_path):
     image = tmp_path / "rootfs"
     for folder in ("usr/bin", "dev", "home/ada"):
         (image / folder).mkdir(parents=True)
@@ -132,7 +132,7 @@ def test_bubblewrap_shows_what_is_in_a_folder_with_a_slash_behind_it_or_without(
     assert said[at + 1 : at + 3] == [str(tmp_path / "home"), "/usr/bin/env"] and said[at + 3].startswith("PATH=/")
 
 
-def test_a_signal_inside_of_bubblewrap_is_one_outside(tmp_path: Path) -> None:
+def test_a_signal_inside_of_bubblewrap_is_one_outside(tmp_path):
     (tmp_path / "rootfs").mkdir()
     ends = [called("bwrap", tmp_path, image=f"{tmp_path}/rootfs", STATUS=status)[1] for status in ("0", "3", "139")]
 
@@ -151,9 +151,7 @@ def test_a_signal_inside_of_bubblewrap_is_one_outside(tmp_path: Path) -> None:
         ("bwrap", [], "", "image.sif is a file, and bwrap enters a folder"),
     ],
 )
-def test_what_cannot_be_ends_the_script_with_one_line(
-    tmp_path: Path, kind: str, binds: list[str], image: str, message: str
-) -> None:
+def test_what_cannot_be_ends_the_script_with_one_line(tmp_path, kind: str, binds: list[str], image: str, message: str):
     odd = tmp_path / "a:b"
     odd.mkdir()
     said, ran = called(kind, tmp_path, binds, image, COLON=str(odd))
@@ -163,7 +161,7 @@ def test_what_cannot_be_ends_the_script_with_one_line(
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "container"])
-def test_a_script_is_one_for_every_shell(kind: str) -> None:
+def test_a_script_is_one_for_every_shell(kind: str):
     script = make_script(kind, "~/image", (), ["/data:/mnt"], "/root")
 
     for shell in ("/bin/sh", "/bin/bash"):

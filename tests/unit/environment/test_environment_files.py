@@ -210,9 +210,7 @@ def test_a_requirements_txt_is_read_as_pip_reads_it(read, shelf: Shelf):
         ("toy\n--index-url", "requirements.txt:2: --index-url has no value", ""),
     ],
 )
-def test_a_line_of_requirements_txt_that_no_lock_can_hold_is_refused_with_its_number(
-    read, text: str, message: str, hint: str
-):
+def test_a_line_of_requirements_txt_that_no_lock_can_hold_is_refused_with_its_number(read, text, message, hint):
     with pytest.raises(ConfigError) as caught:
         read(text, "requirements.txt")
 
@@ -250,9 +248,7 @@ OF_CONDA = ("is written as for conda", "conda env export --from-history")
     ],
 )
 @pytest.mark.parametrize("name", ["requirements.txt", "environment.yml"])
-def test_a_line_of_conda_among_those_of_pip_is_refused_with_how_to_export(
-    read, name: str, line: str, answer: tuple[str, str]
-):
+def test_a_line_of_conda_among_those_of_pip_is_refused_with_how_to_export(read, name, line, answer):
     with pytest.raises(ConfigError, match=answer[0]) as caught:
         read(f"{line}\n" if name.endswith(".txt") else f'dependencies:\n- pip:\n  - "{line}"\n', name)
 

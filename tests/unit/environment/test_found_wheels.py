@@ -156,9 +156,7 @@ def test_a_pylock_is_read_without_asking_its_server(shelf: Shelf):
 
 
 @pytest.mark.parametrize(("python", "server"), [("3.10", "a"), ("3.11", "b")])
-def test_of_one_version_from_two_indexes_a_lock_gives_the_file_whose_marker_holds(
-    shelf: Shelf, python: str, server: str
-):
+def test_of_one_version_from_two_indexes_a_lock_gives_the_file_whose_marker_holds(shelf, python, server):
     older = where("python_full_version < '3.11'")
     newer = older.replace("<", ">=")
     shelf.pylock(

@@ -120,9 +120,7 @@ OLD = "needs 3.9 or newer"
         ),
     ],
 )
-def test_a_python_that_runs_no_function_is_refused_and_no_lock_is_written(
-    shelf: Shelf, name: str, text: str, message: str
-):
+def test_a_python_that_runs_no_function_is_refused_and_no_lock_is_written(shelf, name, text, message):
     shelf.minors = ("3.7", "3.8", *shelf.minors)
     shelf.wheel("toy")
     shelf.write(text, name)

@@ -123,9 +123,7 @@ def test_a_subdirectory_is_in_the_repository(repository: Path, tmp_path: Path, i
         pack_commit(f"{address}#subdirectory={inside.format(secret)}", "gift")
 
 
-def test_a_hook_of_git_that_runs_this_program_keeps_its_own_repository(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_hook_of_git_that_runs_this_program_keeps_its_own_repository(repository, tmp_path, monkeypatch):
     own = tmp_path / "own"
     git(tmp_path, "clone", "--quiet", str(repository), str(own))
     (own / "more").write_text("\r\n")
@@ -141,9 +139,7 @@ def test_a_hook_of_git_that_runs_this_program_keeps_its_own_repository(
     assert git(own, "status", "--short", "--branch") == before
 
 
-def test_the_archive_is_the_same_whatever_git_is_set_to(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_archive_is_the_same_whatever_git_is_set_to(repository, tmp_path, monkeypatch):
     clone = tmp_path / "clone"
     git(tmp_path, "clone", "--quiet", str(repository), str(clone))
     commit = git(repository, "rev-parse", "HEAD")
@@ -180,9 +176,7 @@ def asking_for_a_password(folder: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("file", ["requirements.txt", "pyproject.toml", "a variable", "an archive"])
-def test_the_password_of_an_address_is_used_and_written_nowhere(
-    shelf: Shelf, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
-):
+def test_the_password_of_an_address_is_used_and_written_nowhere(shelf, repository, tmp_path, monkeypatch, file):
     monkeypatch.setenv("SECRET", "sekret")
     git(repository, "update-server-info")
     toys.sdist(tmp_path, "toy", {**toys.with_backend("toy")})

@@ -1,11 +1,13 @@
-"""What builds a source distribution: its pyproject.toml says so, its backend may want more, and the lock has it all."""
+"""Source distributions: what builds one, and that the newest counts, unless a wheel of an older one saves a build."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
 from tests.builder import toys
-from tests.unit.environment.shelf import Shelf
+from tests.unit.environment.shelf import HOST, Shelf
 
 
 @pytest.fixture
@@ -113,3 +115,92 @@ def test_a_uv_lock_may_have_source_distributions(shelf: Shelf):
     (toy,) = shelf.wheels("uv.lock")
 
     assert toy.is_source and {each.name for each in toy.builds_with} == {"pip", "setuptools", "wheel"}
+
+
+OLD = replace(HOST, glibc="2.17")
+NEW_GLIBC = "cp311-cp311-manylinux_2_28_x86_64"
+OLD_GLIBC = "cp311-cp311-manylinux_2_17_x86_64"
+
+
+@pytest.fixture
+def hydra(shelf: Shelf) -> Shelf:
+    """As hydra-core is: its releases want a package that is only there as source."""
+    shelf.wheel("core", "0.11")
+    shelf.wheel("core", "1.3", requires="parser==4.9")
+    shelf.wheel("core", "1.4rc1", requires="parser==4.11")
+    shelf.wheel("parser", "4.11")
+    toys.sdist(shelf.folder, "parser", {}, "4.9")
+    return shelf
+
+
+@pytest.mark.parametrize("line", ["core", "core>=1.3", "core==1.3"])
+def test_a_version_that_needs_a_source_distribution_is_not_given_up_for_an_older_one(hydra: Shelf, line: str):
+    hydra.write(f"{line}\n", "requirements.txt")
+
+    assert hydra.found("requirements.txt") == {"core": "1.3", "parser": "4.9"}
+
+
+@pytest.mark.parametrize(
+    ("line", "version"),
+    [("core==0.11", "0.11"), ("core<1", "0.11"), ("core==1.4rc1", "1.4rc1"), ("--pre\ncore", "1.4rc1")],
+)
+def test_an_old_version_or_one_before_a_release_is_taken_if_it_is_wanted(hydra: Shelf, line: str, version: str):
+    hydra.write(f"{line}\n", "requirements.txt")
+
+    assert hydra.found("requirements.txt")["core"] == version
+
+
+def test_a_wheel_that_the_user_has_built_is_preferred(hydra: Shelf):
+    hydra.wheel("parser", "4.9")
+    hydra.write("core\n", "requirements.txt")
+
+    assert [each.is_source for each in hydra.wheels("requirements.txt")] == [False, False]
+
+
+def large(hydra: Shelf, name: str = "numeric") -> None:
+    """As numpy is: its newest version has wheels for a new glibc, and a source distribution."""
+    hydra.wheel(name, "1.0", OLD_GLIBC)
+    hydra.wheel(name, "2.0", NEW_GLIBC)
+    toys.sdist(hydra.folder, name, {}, "2.0")
+
+
+def test_what_has_wheels_for_newer_hosts_is_taken_in_the_newest_version_with_one_for_this_host(hydra: Shelf):
+    large(hydra)
+    hydra.write("numeric\ncore\n", "requirements.txt")
+
+    assert hydra.found("requirements.txt", target=OLD)["numeric"] == "1.0"
+    said = [line for line in hydra.said if "instead" in line]
+    why = "numeric 2.0 has no wheel for Python 3.11 on x86_64-manylinux_2_17"
+    assert said == [f"requirements.txt: numeric 1.0 instead of 2.0: {why}"]
+    assert hydra.found("requirements.txt") == {"core": "1.3", "numeric": "2.0", "parser": "4.9"}
+
+
+def test_what_has_wheels_for_an_older_python_alone_is_taken_in_a_version_that_has_one(hydra: Shelf):
+    hydra.wheel("numeric", "1.0")
+    hydra.wheel("numeric", "2.0", "cp310-cp310-manylinux_2_17_x86_64")
+    toys.sdist(hydra.folder, "numeric", {}, "2.0")
+    hydra.write("numeric\n", "requirements.txt")
+
+    assert hydra.found("requirements.txt") == {"numeric": "1.0"}
+
+
+def test_what_only_one_version_fits_is_built_although_others_have_wheels(hydra: Shelf):
+    large(hydra)
+    large(hydra, "tables")
+    hydra.write("numeric>=2\ntables\n", "requirements.txt")
+
+    found = {each.name: each for each in hydra.wheels("requirements.txt", target=OLD)}
+
+    assert found["numeric"].is_source and found["numeric"].version == "2.0"
+    assert found["tables"].version == "1.0"
+
+
+def test_a_package_that_cannot_be_read_here_is_named_with_a_way_out(hydra: Shelf):
+    dynamic = "Metadata-Version: 1.0\nName: odd\nVersion: 1.0\n"
+    toys.sdist(hydra.folder, "odd", {"PKG-INFO": dynamic, "setup.py": "raise SystemExit('no')\n"})
+    hydra.write("odd\n", "requirements.txt")
+
+    refused = hydra.refusal("requirements.txt")
+
+    assert "odd==1.0 has no wheel, and what it depends on cannot be read here" in refused.message
+    assert "`pip wheel --no-deps odd==1.0 -w wheels`" in (refused.hint or "")

@@ -11,7 +11,6 @@ from clusterfn import ConfigError, gpu
 
 pytest_plugins = ["tests.fakes.gpu"]
 pytestmark = pytest.mark.usefixtures("no_gpu")
-
 # As they were seen in public reports and in the sources of PyTorch and NCCL, typed here once more.
 HERE, NEW_PROCESS, NEVER = "here", "new process", "never"
 SEEN = [

@@ -1,7 +1,11 @@
-"""The table of CUDA's errors: its texts find its rows, its rows are tried again as they say, and a page shows it."""
+"""The table of CUDA's errors and the pages about clusterfn.gpu: they say what the code does, and their examples run."""
 
 from __future__ import annotations
 
+import doctest
+import importlib
+import logging
+import pkgutil
 import re
 import time
 from pathlib import Path
@@ -47,3 +51,24 @@ def test_the_reference_has_exactly_the_table():
 
     written = [(name, tuple(re.findall(r"`([^`]+)`", texts)), retry, advice) for name, texts, retry, advice in rows]
     assert written == [(row.name, row.texts, row.retry, row.advice) for row in TABLE]
+
+
+TEXT = (Path(__file__).parents[3] / "docs/reference/gpu.md").read_text(encoding="utf-8")
+MODULES = [f"clusterfn.gpu.{each.name}" for each in pkgutil.iter_modules(gpu.__path__)]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_examples_of_the_docstrings_run(name):
+    logging.getLogger("clusterfn.gpu").disabled = True
+    try:
+        assert doctest.testmod(importlib.import_module(name)).failed == 0
+    finally:
+        logging.getLogger("clusterfn.gpu").disabled = False
+
+
+def test_every_public_name_is_explained_in_order_and_every_function_has_an_example():
+    assert gpu.__all__ == sorted(gpu.__all__)
+    for name in gpu.__all__:
+        explained = getattr(gpu, name).__doc__ or ""
+        assert explained and f"`{name}" in TEXT, name
+        assert not name[0].islower() or ">>>" in explained, name

@@ -131,9 +131,7 @@ def test_a_lost_gpu_leaves_the_others_to_use(path: Path, host: HostState, lost: 
 
 
 @pytest.mark.parametrize(("first", "rc"), [(True, 0), (False, 14)])
-def test_a_warning_of_the_driver_is_no_row_and_its_exit_code_not_that_of_the_table(
-    path: Path, host: HostState, first: bool, rc: int
-):
+def test_a_warning_of_the_driver_is_no_row_and_its_exit_code_not_that_of_the_table(path, host, first, rc):
     warning = "WARNING: infoROM is corrupted at gpu 0000:01:00.0"
     rows = [driver.a6000(0), driver.a6000(1)]
     apps = [{"gpu_uuid": "GPU-1", "pid": str(os.getpid()), "process_name": "python"}]

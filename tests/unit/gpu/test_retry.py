@@ -17,7 +17,6 @@ from tests.waiting import replace_here, until
 
 pytest_plugins = ["tests.fakes.gpu"]
 pytestmark = pytest.mark.usefixtures("no_gpu")
-
 BUSY = RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable")
 ECC = RuntimeError("CUDA error: uncorrectable ECC error encountered")
 

@@ -31,9 +31,7 @@ FOLLOWED = Followed("/p", print)
 GROWN = ({"file": 0, "offset": 0}, b"x")  # of a file that is followed
 
 
-def test_an_error_of_what_takes_output_ends_no_wait_for_the_outcome(
-    connected: Connected, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_error_of_what_takes_output_ends_no_wait_for_the_outcome(connected: Connected, caplog):
     grown = [({"file": file, "offset": at}, b"x") for at in (0, 1) for file in (0, 1)]
     connection, _ = connected(lambda request, body: [*grown, (OK, b"{}")])
     broken: list[bytes] = []
@@ -49,9 +47,7 @@ def test_an_error_of_what_takes_output_ends_no_wait_for_the_outcome(
     assert "what takes the bytes of /out failed" in caplog.text
 
 
-def test_where_no_login_can_be_held_a_refused_one_ends_every_wait(
-    connected: Connected, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_no_login_can_be_held_a_refused_one_ends_every_wait(connected: Connected, monkeypatch):
     monkeypatch.setattr(link, "can_hold", lambda host: False)
     connection, transport = connected(silent)
     asked = connection.ping()
@@ -65,9 +61,7 @@ def test_where_no_login_can_be_held_a_refused_one_ends_every_wait(
     assert (len(transport.commands), connection.link.usable()) == (2, False)
 
 
-def test_a_login_that_is_held_and_does_not_help_is_tried_after_growing_pauses(
-    connected: Connected, logged_in: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_login_that_is_held_and_does_not_help_is_tried_after_growing_pauses(connected, logged_in, monkeypatch):
     waits: list[int] = []
     monkeypatch.setattr(link, "pause_s", lambda waited: waits.append(waited) or 0.001)
     connection, transport = connected(silent)
@@ -84,9 +78,7 @@ def test_a_login_that_is_held_and_does_not_help_is_tried_after_growing_pauses(
     assert not any("has logged in again" in state.cause for state in states)
 
 
-def test_an_ssh_that_cannot_say_which_host_is_meant_ends_no_wait_for_a_person(
-    connected: Connected, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_ssh_that_cannot_say_which_host_is_meant_ends_no_wait_for_a_person(connected: Connected, monkeypatch):
     looks: list[None] = []
 
     def slow(host: Host) -> bool:
@@ -118,7 +110,7 @@ def step(connection: HostConnection, seconds: float, each: Callable[[], Any] = l
     return passed
 
 
-def test_an_idle_host_has_time_to_answer_before_it_is_dead(connected: Connected) -> None:
+def test_an_idle_host_has_time_to_answer_before_it_is_dead(connected: Connected):
     connection, transport = connected(silent)
 
     step(connection, 246)
@@ -129,7 +121,7 @@ def test_an_idle_host_has_time_to_answer_before_it_is_dead(connected: Connected)
     assert list(map(is_ping, transport.program.asked)) == [True]  # type: ignore[attr-defined]
 
 
-def test_a_host_that_answers_pings_is_alive(connected: Connected) -> None:
+def test_a_host_that_answers_pings_is_alive(connected: Connected):
     connection, transport = connected(lambda request, body: answering(request, body) if is_ping(request) else ())
     connection.run(["sleep", "1000"])
     asked = transport.program.asked  # type: ignore[attr-defined]
@@ -142,7 +134,7 @@ def test_a_host_that_answers_pings_is_alive(connected: Connected) -> None:
     assert len(transport.commands) == 1
 
 
-def test_an_upload_that_moves_is_alive_and_one_that_does_not_is_dead(connected: Connected) -> None:
+def test_an_upload_that_moves_is_alive_and_one_that_does_not_is_dead(connected: Connected):
     connection, _ = connected(silent)
     connection.run(["x"])
     began = time.monotonic()
@@ -158,9 +150,7 @@ def test_an_upload_that_moves_is_alive_and_one_that_does_not_is_dead(connected: 
     assert step(connection, 60) < 60
 
 
-def test_a_dead_stream_that_closes_slowly_delays_no_other_conversation(
-    connected: Connected, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dead_stream_that_closes_slowly_delays_no_other_conversation(connected: Connected, monkeypatch):
     connection, transport = connected(silent)
     stream, go = transport.streams[0], threading.Event()
     close = stream.close
@@ -182,7 +172,7 @@ def test_a_dead_stream_that_closes_slowly_delays_no_other_conversation(
     assert stream.closed
 
 
-def test_each_chunk_that_is_taken_is_a_move_and_a_ping_is_none(connected: Connected) -> None:
+def test_each_chunk_that_is_taken_is_a_move_and_a_ping_is_none(connected: Connected):
     connection, transport = connected(silent)
     before = connection.link.line.pulse.moved
     connection.ping()
@@ -210,9 +200,7 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
-def test_what_is_no_frame_breaks_the_stream_and_the_request_is_asked_again(
-    connected: Connected, garbage: bytes
-) -> None:
+def test_what_is_no_frame_breaks_the_stream_and_the_request_is_asked_again(connected: Connected, garbage: bytes):
     connection, transport = connected(
         lambda request, body: answering(request, body) if len(transport.streams) > 1 else ()
     )
@@ -228,9 +216,7 @@ def test_what_is_no_frame_breaks_the_stream_and_the_request_is_asked_again(
     assert len(transport.commands) == 2
 
 
-def test_a_host_that_sends_no_frames_after_a_while_is_not_given_up(
-    connected: Connected, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_that_sends_no_frames_after_a_while_is_not_given_up(connected: Connected, monkeypatch):
     monkeypatch.setattr(link, "SOON_S", 0.0)  # each stream has lasted
 
     def answer(request: dict[str, Any], body: bytes) -> Any:
@@ -245,7 +231,7 @@ def test_a_host_that_sends_no_frames_after_a_while_is_not_given_up(
     assert connection.link.usable()
 
 
-def test_the_reason_of_a_refused_connection_is_not_that_of_its_requests(connected: Connected) -> None:
+def test_the_reason_of_a_refused_connection_is_not_that_of_its_requests(connected: Connected):
     connection, transport = connected(silent)
     asked = connection.ping()
     until(lambda: transport.program.asked)  # type: ignore[attr-defined]
@@ -259,7 +245,7 @@ def test_the_reason_of_a_refused_connection_is_not_that_of_its_requests(connecte
     assert (caught.value.kind, caught.value.path) == ("", "")
 
 
-def test_an_agent_that_starts_and_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_that_starts_and_never_answers_is_given_up(monkeypatch):
     monkeypatch.setattr(boot, "HELLO_S", 0.2)
 
     def program(command: str, far: Far) -> int:
@@ -274,7 +260,7 @@ def test_an_agent_that_starts_and_never_answers_is_given_up(monkeypatch: pytest.
     assert transport.streams[0].closed
 
 
-def test_a_first_connection_without_a_free_file_says_so() -> None:
+def test_a_first_connection_without_a_free_file_says_so():
     transport = FakeTransport(agent(answering))
     transport.error = OSError(errno.EMFILE, "Too many open files")
 
@@ -283,7 +269,7 @@ def test_a_first_connection_without_a_free_file_says_so() -> None:
     assert (caught.value.host, caught.value.retryable) == ("lab8", True)
 
 
-def test_an_error_of_another_kind_ends_every_request_as_a_host_error(connected: Connected) -> None:
+def test_an_error_of_another_kind_ends_every_request_as_a_host_error(connected: Connected):
     connection, transport = connected(silent)
     replies: list[Reply[Any]] = [
         connection.ping(), connection.follow([FOLLOWED]), connection.put("/p", b"x"), connection.run(["x"]),
@@ -313,7 +299,7 @@ def two_pieces(request: dict[str, Any], body: bytes) -> Iterator[tuple[dict[str,
     yield {**OK, "size": 2 * PIECE}, b""
 
 
-def test_a_file_that_cannot_be_taken_fails_its_request_alone(connected: Connected) -> None:
+def test_a_file_that_cannot_be_taken_fails_its_request_alone(connected: Connected):
     connection, transport = connected(two_pieces)
     whole = bytearray()
 
@@ -336,7 +322,7 @@ def test_a_file_that_cannot_be_taken_fails_its_request_alone(connected: Connecte
         ({"end": True, "ok": True, **HELLO, "version": "3.6"}, "sent an invalid greeting"),
     ],
 )
-def test_a_hello_that_makes_no_sense_is_an_error_of_that_host(hello: dict[str, Any], words: str) -> None:
+def test_a_hello_that_makes_no_sense_is_an_error_of_that_host(hello: dict[str, Any], words: str):
     class Greeting(agent):
         def answer(self, far: Far, header: dict[str, Any], body: bytes) -> None:
             far.write(pack({"id": header["id"], **hello}))
@@ -347,7 +333,7 @@ def test_a_hello_that_makes_no_sense_is_an_error_of_that_host(hello: dict[str, A
     assert caught.value.host == "lab8" and transport.streams[0].far.input.closed
 
 
-def test_a_part_of_a_long_answer_shows_that_a_slow_line_is_alive(connected: Connected) -> None:
+def test_a_part_of_a_long_answer_shows_that_a_slow_line_is_alive(connected: Connected):
     connection, transport = connected(silent)
     reply = connection.ping()
     answer = pack({"id": reply.id, **OK}, b"x" * 1000)
@@ -361,7 +347,7 @@ def test_a_part_of_a_long_answer_shows_that_a_slow_line_is_alive(connected: Conn
     reply.result(WAIT_S)
 
 
-def test_a_host_keeps_no_watch_of_a_connection_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_keeps_no_watch_of_a_connection_that_has_ended(monkeypatch):
     told: list[object] = []
 
     class Watch:
@@ -383,9 +369,7 @@ def test_a_host_keeps_no_watch_of_a_connection_that_has_ended(monkeypatch: pytes
     now.close()
 
 
-def test_streams_that_break_at_once_are_made_after_pauses(
-    connected: Connected, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_streams_that_break_at_once_are_made_after_pauses(connected: Connected, monkeypatch):
     waits: list[int] = []
     connection, transport = connected(lambda request, body: [] if len(waits) == 5 else transport.drop() or [])  # type: ignore[func-returns-value]
     monkeypatch.setattr(link, "pause_s", lambda pauses: waits.append(pauses) or 0.0)
@@ -396,7 +380,7 @@ def test_streams_that_break_at_once_are_made_after_pauses(
     assert waits == [0, 1, 2, 3, 4]
 
 
-def test_a_callback_that_waits_for_its_own_connection_gets_an_error(connected: Connected) -> None:
+def test_a_callback_that_waits_for_its_own_connection_gets_an_error(connected: Connected):
     connection, _ = connected(lambda request, body: [GROWN] if request["do"] == "follow" else answering(request, body))
     follow = connection.follow([Followed("/p", lambda data: connection.run(["x"]).result())])
     told: list[BaseException | None] = []
@@ -413,7 +397,7 @@ def test_a_callback_that_waits_for_its_own_connection_gets_an_error(connected: C
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child_gets_an_error_though_a_lock_was_held_and_for_open_requests(connected: Connected) -> None:
+def test_a_forked_child_gets_an_error_though_a_lock_was_held_and_for_open_requests(connected: Connected):
     connection, _ = connected(lambda request, body: answering(request, body) if is_ping(request) else ())
     reply = connection.run(["x"])
     held, go = threading.Event(), threading.Event()
@@ -447,7 +431,7 @@ def test_a_forked_child_gets_an_error_though_a_lock_was_held_and_for_open_reques
     os.close(writer)
 
 
-def test_no_marker_shows_what_was_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_marker_shows_what_was_printed(monkeypatch):
     said = threading.Event()
 
     def chatty(command: str, far: Far) -> int:
@@ -470,7 +454,7 @@ def test_no_marker_shows_what_was_printed(monkeypatch: pytest.MonkeyPatch) -> No
     assert caught.value.evidence == ("Welcome!", "Enter your PIN:")
 
 
-def test_a_python_with_a_variable_is_refused_before_anything_is_sent() -> None:
+def test_a_python_with_a_variable_is_refused_before_anything_is_sent():
     transport = FakeTransport(agent(answering))
 
     with pytest.raises(Exception, match="cannot be used"):
@@ -479,7 +463,7 @@ def test_a_python_with_a_variable_is_refused_before_anything_is_sent() -> None:
 
 
 @pytest.mark.parametrize("keys", [{"scheduler": "local"}, {"scheduler": "bare", "transport": "local"}])
-def test_this_machine_is_served_by_the_python_that_asks(keys: dict[str, str]) -> None:
+def test_this_machine_is_served_by_the_python_that_asks(keys: dict[str, str]):
     host = Host("here", "", source="clusterfn.yml:3", **keys)
 
     assert boot.wanted_python(host) == sys.executable
@@ -488,7 +472,7 @@ def test_this_machine_is_served_by_the_python_that_asks(keys: dict[str, str]) ->
 
 
 @pytest.mark.parametrize("program", ["", "/usr/sbin/uwsgi", "python3", "/home/$USER/bin/python3", "/a\nb/python3"])
-def test_what_cannot_be_named_or_is_no_python_is_searched_for(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_named_or_is_no_python_is_searched_for(program: str, monkeypatch):
     monkeypatch.setattr(sys, "executable", program)
 
     assert boot.wanted_python(Host("here", "", "local", "clusterfn.yml:3")) == "auto"

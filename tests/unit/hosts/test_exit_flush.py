@@ -55,9 +55,7 @@ run_in_thread(lambda: print(threading.current_thread().name), "clusterfn-test")
     assert ran.stdout == "MainThread\n"
 
 
-def test_answers_that_never_come_delay_the_end_of_python_once_and_not_one_after_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_answers_that_never_come_delay_the_end_of_python_once_and_not_one_after_another(monkeypatch):
     now, waited = [0.0], list[float]()
 
     class Missing(concurrent.futures.Future[None]):
@@ -76,7 +74,7 @@ def test_answers_that_never_come_delay_the_end_of_python_once_and_not_one_after_
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_a_forked_child_that_stops_iterating_withdraws_nothing_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_child_that_stops_iterating_withdraws_nothing_of_its_parent(monkeypatch):
     monkeypatch.setattr(exit_flush, "run_in_thread", lambda work, _: work())
     calls = Calls()
     values = mapped(calls, [1, 2, 3])

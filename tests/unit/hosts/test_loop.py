@@ -6,7 +6,7 @@ import asyncio
 import concurrent.futures
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from typing import Any
 
 import pytest
@@ -46,9 +46,7 @@ async def awaited(waiting: Awaitable[Any]) -> str:
 
 
 @pytest.mark.parametrize("wait", [lambda request: request, in_thread], ids=["itself", "in a thread"])
-def test_a_request_that_is_cancelled_cancels_no_conversation_that_waits_for_it(
-    open_request: Reply[Any], wait: Callable[[Reply[Any]], Awaitable[Any]]
-) -> None:
+def test_a_request_that_is_cancelled_cancels_no_conversation_that_waits_for_it(open_request, wait):
     waits = loop.start(awaited(wait(open_request)))
     settle()
 

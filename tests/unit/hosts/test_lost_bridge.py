@@ -76,9 +76,7 @@ def host(there: Forgetful, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostStat
 
 
 @pytest.mark.parametrize("said", [LOST, b"ModuleNotFoundError: No module named '_clusterfn.bridge'\n"])
-def test_what_asks_a_host_that_has_lost_the_bridge_gets_its_answer(
-    host: HostState, there: Forgetful, said: bytes
-) -> None:
+def test_what_asks_a_host_that_has_lost_the_bridge_gets_its_answer(host: HostState, there: Forgetful, said: bytes):
     there.has_bridge, there.partial = False, said
 
     assert host.bridge.supervise("list", "/r").result(WAIT_S) == Completed(0, None, b'{"id": "x"}\n', b"")
@@ -88,14 +86,14 @@ def test_what_asks_a_host_that_has_lost_the_bridge_gets_its_answer(
     assert there.uploads == 3
 
 
-def test_a_host_that_keeps_nothing_is_asked_twice_and_no_more(host: HostState, there: Forgetful) -> None:
+def test_a_host_that_keeps_nothing_is_asked_twice_and_no_more(host: HostState, there: Forgetful):
     there.has_bridge = there.keeps = False
 
     assert host.bridge.supervise("list", "/r").result(WAIT_S).err.endswith(LOST[-20:])
     assert there.runs == 3
 
 
-def test_the_bridge_of_another_version_is_not_sent(host: HostState, there: Forgetful) -> None:
+def test_the_bridge_of_another_version_is_not_sent(host: HostState, there: Forgetful):
     there.has_bridge = False
     other = bridge_bundle.bridge().digest[::-1]
 
@@ -109,7 +107,7 @@ def zeroed(path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="jobs run on Unix")
-def test_a_bridge_of_which_one_file_is_lost_or_damaged_is_sent_again_as_a_whole(tmp_path: Path) -> None:
+def test_a_bridge_of_which_one_file_is_lost_or_damaged_is_sent_again_as_a_whole(tmp_path):
     here = HostState(Host(name="here", address="", source="clusterfn.yml:3", scheduler="local", root=str(tmp_path)))
     builder = [layout.BUILD, "list", here.root]  # the agent itself may have loaded the supervisor
     assert here.bridge.run(builder).result(WAIT_S).rc == 0
@@ -156,7 +154,7 @@ def by_hand() -> tuple[HostBridge, ByHand]:
     return HostBridge(lambda: there, HostContents(), ()), there
 
 
-def test_of_requests_that_miss_the_bridge_together_the_first_sends_it_again(by_hand: tuple[HostBridge, ByHand]) -> None:
+def test_of_requests_that_miss_the_bridge_together_the_first_sends_it_again(by_hand: tuple[HostBridge, ByHand]):
     bridge, there = by_hand
     missed = LOST.replace(b"/r/supervise.py", f"{bridge.folder}/supervise.py".encode())
     replies = [bridge.supervise("list", "/r") for _ in range(2)]
@@ -170,7 +168,7 @@ def test_of_requests_that_miss_the_bridge_together_the_first_sends_it_again(by_h
     assert there.sent == [(bridge.folder, []), (bridge.folder, [there.asked[2]])], "once again, after a removal"
 
 
-def test_a_bridge_that_was_distrusted_is_sent_again_once_it_is_removed(by_hand: tuple[HostBridge, ByHand]) -> None:
+def test_a_bridge_that_was_distrusted_is_sent_again_once_it_is_removed(by_hand: tuple[HostBridge, ByHand]):
     bridge, there = by_hand
     folder = bridge.folder
     bridge.lay_out()

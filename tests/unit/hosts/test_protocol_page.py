@@ -103,9 +103,7 @@ def test_each_field_that_a_client_sends_is_on_the_page(silent: tuple[HostConnect
 
 
 @pytest.mark.parametrize(("kind", "form"), [(kind, form) for kind, forms in ASK.items() for form in range(len(forms))])
-def test_a_lost_connection_does_to_a_request_what_the_page_says(
-    kind: str, form: int, silent: tuple[HostConnection, Silent]
-) -> None:
+def test_a_lost_connection_does_to_a_request_what_the_page_says(kind, form, silent):
     connection, transport = silent
     reply = ASK[kind][form](connection)
     until(lambda: transport.lives.asked)

@@ -43,7 +43,7 @@ def options_of(call: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_slurm_starts_again_what_the_page_says(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_starts_again_what_the_page_says(call: str, tmp_path, monkeypatch):
     flag, may_restart = TABLE[call]
 
     words = options_of(call, tmp_path, monkeypatch)
@@ -61,9 +61,7 @@ def test_slurm_starts_again_what_the_page_says(call: str, tmp_path: Path, monkey
         ("slurm: {no-requeue: true}", {"slurm": {"no-requeue": True}}, "--requeue", "--no-requeue"),
     ],
 )
-def test_the_last_word_counts_and_that_of_the_call_is_the_last(
-    host: str, options: dict[str, object], line: str, flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_word_counts_and_that_of_the_call_is_the_last(host, options, line, flag, tmp_path, monkeypatch):
     monkeypatch.setitem(CALLS, "this", (host, options, line))
 
     words = options_of("this", tmp_path, monkeypatch)
@@ -71,15 +69,13 @@ def test_the_last_word_counts_and_that_of_the_call_is_the_last(
     assert [word for word in words if word.endswith("requeue")] == [flag]
 
 
-def test_options_of_a_call_are_merged_into_those_of_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_of_a_call_are_merged_into_those_of_a_script(tmp_path, monkeypatch):
     words = options_of("file whose `#SBATCH` lines say neither", tmp_path, monkeypatch)
 
     assert {"--account=lab", "--qos=long", "--partition=gpu"} <= set(words)
 
 
-def test_a_script_that_would_have_another_task_requeued_is_rejected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_that_would_have_another_task_requeued_is_rejected(tmp_path, monkeypatch):
     """Elements of a map take its values in any order, so the numbers of SLURM are others."""
     options_of("function, map, command, session", tmp_path, monkeypatch)
     asks = "scontrol requeue ${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
@@ -100,9 +96,7 @@ def test_a_script_that_would_have_another_task_requeued_is_rejected(
         ("#SBATCH --array=0-3\n#SBATCH --signal=SIGUSR1@90\nmkdir $SLURM_ARRAY_JOB_ID", False),
     ],
 )
-def test_a_library_that_requeues_its_task_finds_no_number_of_another_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, is_taken_away: bool
-) -> None:
+def test_a_library_that_requeues_its_task_finds_no_number_of_another_one(tmp_path, monkeypatch, lines, is_taken_away):
     """Lightning and submitit take SLURM_ARRAY_JOB_ID and SLURM_ARRAY_TASK_ID where both are set, else SLURM_JOB_ID."""
     options_of("function, map, command, session", tmp_path, monkeypatch)
     (tmp_path / "job.sbatch").write_text(f"#!/bin/sh\n{lines}\n")

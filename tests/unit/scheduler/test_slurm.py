@@ -317,8 +317,6 @@ REASONS_THAT_NEVER = [
     "BadConstraints", "AccountNotAllowed", "InvalidQOS", "InvalidAccount", "PartitionNodeLimit", "QOSMaxGRESPerJob",
     "QOSMaxMemoryPerJob", "QOSMaxCpuPerJobLimit", "AssocMaxCpuPerJobLimit", "QOSMinGRES", "DependencyNeverSatisfied",
 ]  # fmt: skip
-
-
 REASONS_THAT_MAY = [
     "", "Priority", "Resources", "Dependency", "BeginTime", "JobHeldAdmin", "JobHeldUser", "ReqNodeNotAvail",
     "QOSMaxJobsPerUserLimit", "QOSGrpCpuLimit", "AssocGrpCpuLimit", "PartitionDown", "JobArrayTaskLimit", "Brandnew",

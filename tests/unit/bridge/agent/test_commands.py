@@ -34,9 +34,7 @@ def says(connection: HostConnection) -> bytes:
     return connection.run(["sbatch"]).result(WAIT_S).out
 
 
-def test_the_hello_brings_folders_and_variables_and_says_what_is_lacking(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_hello_brings_folders_and_variables_and_says_what_is_lacking(tmp_path, folder: Path, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere:" + str(Path(sys.executable).parent))
     monkeypatch.setenv("HOME", str(tmp_path))
 
@@ -55,7 +53,7 @@ def test_the_hello_brings_folders_and_variables_and_says_what_is_lacking(
         each.close()
 
 
-def test_a_job_finds_the_commands_last_and_hides_nothing_by_them(tmp_path: Path, folder: Path) -> None:
+def test_a_job_finds_the_commands_last_and_hides_nothing_by_them(tmp_path, folder: Path):
     from clusterfn.scheduler import job_script
     from tests.golden.samples import job
 

@@ -40,7 +40,7 @@ def ended(client: Client) -> list[dict[str, object]]:
     return heard(client, 2)
 
 
-def test_the_end_and_the_output_of_a_job_arrive_once_the_server_is_back(client: Client, tmp_path: Path) -> None:
+def test_the_end_and_the_output_of_a_job_arrive_once_the_server_is_back(client: Client, tmp_path):
     output, outcome = tmp_path / "stdout", tmp_path / "outcome.json"
     for path in (output, outcome):
         path.symlink_to(AWAY)
@@ -57,7 +57,7 @@ def test_the_end_and_the_output_of_a_job_arrive_once_the_server_is_back(client: 
     assert said[-1]["ok"] is True
 
 
-def test_a_server_that_stays_away_is_reported(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_stays_away_is_reported(client: Client, tmp_path, monkeypatch):
     wait_for(monkeypatch, "server is away", 0.2)
     (tmp_path / "outcome.json").symlink_to(AWAY)
 
@@ -67,9 +67,7 @@ def test_a_server_that_stays_away_is_reported(client: Client, tmp_path: Path, mo
     assert heard(client, 2)[-1]["error"]["kind"] == "io"  # type: ignore[index]
 
 
-def test_what_a_server_does_not_say_is_not_missing(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_server_does_not_say_is_not_missing(client: Client, tmp_path, monkeypatch):
     def stat(path: object, **more: object) -> os.stat_result:
         raise OSError(5, "Input/output error", path) if str(path).endswith("job") else FileNotFoundError(2, "none")
 
@@ -83,9 +81,7 @@ def test_what_a_server_does_not_say_is_not_missing(
     assert heard(client, 3)[-1]["error"]["kind"] == "io"  # type: ignore[index]
 
 
-def test_a_server_that_is_away_at_the_first_look_keeps_nothing_from_being_watched(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_is_away_at_the_first_look_keeps_nothing_from_being_watched(client, tmp_path, monkeypatch):
     output, outcome = tmp_path / "stdout", tmp_path / "outcome.json"
     away_for(monkeypatch, output, 1)
     client.ask(id=2, do="follow", files=[[str(output), 0]], until=str(outcome))
@@ -96,9 +92,7 @@ def test_a_server_that_is_away_at_the_first_look_keeps_nothing_from_being_watche
     assert ended(client)[-1]["ok"] is True
 
 
-def test_an_outcome_that_is_away_comes_before_what_belongs_to_it(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_outcome_that_is_away_comes_before_what_belongs_to_it(client: Client, tmp_path, monkeypatch):
     outcome, value = tmp_path / "outcome.json", tmp_path / "value"
     value.write_text("value")
     outcome.symlink_to(AWAY)
@@ -114,8 +108,8 @@ def test_an_outcome_that_is_away_comes_before_what_belongs_to_it(
 
 @pytest.mark.parametrize("has_outcome", [True, False])
 def test_a_log_whose_server_stays_away_is_left_out_if_an_outcome_is_waited_for(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_outcome: bool
-) -> None:
+    client: Client, tmp_path, monkeypatch, has_outcome: bool
+):
     wait_for(monkeypatch, "server is away at the end" if has_outcome else "server is away", 0.2)
     (tmp_path / "stdout").symlink_to(AWAY)
     wanted = {"until": str(tmp_path / "outcome.json")} if has_outcome else {}

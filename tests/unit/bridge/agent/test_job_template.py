@@ -16,7 +16,6 @@ from tests.fakes.agent_client import Client, wait_for
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux adopts orphans")
-
 # What the agent hears of a template, with its socket, and the words that say how this one behaves.
 TEMPLATE = """
 import os, socket, sys
@@ -57,7 +56,7 @@ class Jobs:
 
 
 @pytest.mark.parametrize("kind", ["prints", "trouble"])
-def test_one_that_is_unfit_ends_and_is_asked_for_nothing(client: Client, tmp_path: Path, kind: str) -> None:
+def test_one_that_is_unfit_ends_and_is_asked_for_nothing(client: Client, tmp_path, kind: str):
     jobs = Jobs(client, tmp_path, kind)
     assert [jobs.ask(), jobs.ask()] == [-1, -1], "the second starts it"
     pid = jobs.template_pid()
@@ -69,9 +68,7 @@ def test_one_that_is_unfit_ends_and_is_asked_for_nothing(client: Client, tmp_pat
 
 
 @pytest.mark.parametrize("kind", ["silent", "ends"])
-def test_one_that_does_not_answer_ends_and_its_supervisor_hears_of_it(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_one_that_does_not_answer_ends_and_its_supervisor_hears_of_it(client: Client, tmp_path, monkeypatch, kind: str):
     wait_for(monkeypatch, "template answers", 0.1)
     jobs = Jobs(client, tmp_path, kind)
     jobs.ask(), jobs.ask()
@@ -85,7 +82,7 @@ def test_one_that_does_not_answer_ends_and_its_supervisor_hears_of_it(
     os.close(keeper)
 
 
-def test_one_that_is_not_used_ends(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_not_used_ends(client: Client, tmp_path, monkeypatch):
     wait_for(monkeypatch, "template is used", 1.0)
     jobs = Jobs(client, tmp_path, "answers")
     until(lambda: jobs.ask() and jobs.ask() and client.turns(5) is None and (jobs.folder / "template").exists())
@@ -94,7 +91,7 @@ def test_one_that_is_not_used_ends(client: Client, tmp_path: Path, monkeypatch: 
     until(lambda: client.turns(1) or not _lives(pid))
 
 
-def test_a_client_that_is_lost_ends_it(client: Client, tmp_path: Path) -> None:
+def test_a_client_that_is_lost_ends_it(client: Client, tmp_path):
     jobs = Jobs(client, tmp_path, "answers")
     jobs.ask(), jobs.ask()
     pid = jobs.template_pid()
@@ -106,9 +103,7 @@ def test_a_client_that_is_lost_ends_it(client: Client, tmp_path: Path) -> None:
     assert jobs.ask() == -1
 
 
-def test_a_job_whose_bridge_is_not_loaded_or_that_would_hold_much_memory_starts_by_its_script(
-    client: Client, tmp_path: Path
-) -> None:
+def test_a_job_whose_bridge_is_not_loaded_or_that_would_hold_much_memory_starts_by_its_script(client: Client, tmp_path):
     header: dict[str, Any] = Jobs(client, tmp_path, "answers").header
     header["template"]["argv"][0] = sys.executable
 

@@ -90,7 +90,7 @@ def busy(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bus
     return Busy(client, tmp_path, monkeypatch)
 
 
-def test_an_idle_hour_takes_a_second_of_the_processor_and_an_end_is_seen_within_two(busy: Busy) -> None:
+def test_an_idle_hour_takes_a_second_of_the_processor_and_an_end_is_seen_within_two(busy: Busy):
     busy.follow(1)
     busy.pass_time(3600.0)
     looks, used = busy.polls, busy.cpu_s
@@ -102,7 +102,7 @@ def test_an_idle_hour_takes_a_second_of_the_processor_and_an_end_is_seen_within_
     assert [header.get("end") for header in busy.said()] == [True]
 
 
-def test_what_a_job_prints_is_looked_for_often_again_once_it_prints(busy: Busy) -> None:
+def test_what_a_job_prints_is_looked_for_often_again_once_it_prints(busy: Busy):
     busy.follow(1)
     attempt = busy.attempt(2)
     busy.pass_time(600.0)
@@ -116,7 +116,7 @@ def test_what_a_job_prints_is_looked_for_often_again_once_it_prints(busy: Busy) 
     assert busy.polls - before >= 4
 
 
-def test_hundreds_of_jobs_take_their_share_of_a_core_and_no_more(busy: Busy) -> None:
+def test_hundreds_of_jobs_take_their_share_of_a_core_and_no_more(busy: Busy):
     busy.follow(400)
     busy.pass_time(60.0)
     before = busy.cpu_s
@@ -126,7 +126,7 @@ def test_hundreds_of_jobs_take_their_share_of_a_core_and_no_more(busy: Busy) -> 
     assert busy.cpu_s - before <= 60.0 * 0.011
 
 
-def test_a_file_that_has_just_sent_its_last_line_does_not_wait_behind_transfers(client: Client, tmp_path: Path) -> None:
+def test_a_file_that_has_just_sent_its_last_line_does_not_wait_behind_transfers(client: Client, tmp_path):
     agent, out = client.agent, tmp_path / "stdout"
     out.write_text("a line\n")
     agent.dispatch({"id": 2, "do": "follow", "files": [[str(out), 0]], "until": str(tmp_path / "outcome.json")}, b"")
@@ -155,7 +155,7 @@ class Waiting:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
-def test_the_folder_of_one_job_wakes_only_those_who_wait_for_it(tmp_path: Path) -> None:
+def test_the_folder_of_one_job_wakes_only_those_who_wait_for_it(tmp_path):
     readers: dict[int, Any] = {}
     watcher = file_watcher.FileWatcher(readers, lambda _, action: action())
     jobs = [Waiting(tmp_path / str(number) / "attempts" / "1" / "outcome.json") for number in range(50)]
@@ -175,9 +175,7 @@ def test_the_folder_of_one_job_wakes_only_those_who_wait_for_it(tmp_path: Path) 
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
-def test_a_file_is_looked_at_for_itself_and_once_for_many_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_looked_at_for_itself_and_once_for_many_changes(tmp_path, monkeypatch):
     monkeypatch.setattr(file_watcher, "time", SimpleNamespace(monotonic=lambda: 1000.0))
     readers: dict[int, Any] = {}
     later: list[Callable[[], object]] = []
@@ -239,7 +237,7 @@ def slow(client: Client, monkeypatch: pytest.MonkeyPatch) -> Slow:
     return Slow(client.agent, monkeypatch)
 
 
-def test_heartbeats_on_a_slow_file_server_leave_the_agent_time_for_others(slow: Slow) -> None:
+def test_heartbeats_on_a_slow_file_server_leave_the_agent_time_for_others(slow: Slow):
     for number in range(2, 1002):
         slow.agent.dispatch(still(number, path=f"/nowhere/{number}", silent_s=12.0), b"")
     slow.longest_turn(60.0)
@@ -251,14 +249,14 @@ def test_heartbeats_on_a_slow_file_server_leave_the_agent_time_for_others(slow: 
     assert 1000 <= slow.looks - before < 0.25 * 120.0 / 0.01
 
 
-def test_a_poll_of_many_files_on_a_slow_server_lets_requests_be_answered(slow: Slow) -> None:
+def test_a_poll_of_many_files_on_a_slow_server_lets_requests_be_answered(slow: Slow):
     for number in range(2, 502):
         slow.agent.dispatch({"id": number, "do": "follow", "files": [[f"/nowhere/{number}/events", 0]]}, b"")
 
     assert slow.longest_turn(60.0) < 0.1
 
 
-def test_answers_leave_between_the_requests_of_one_read(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_leave_between_the_requests_of_one_read(client: Client, monkeypatch):
     came, handled = [], []
 
     class SlowHandler(server.RequestHandler):
@@ -278,7 +276,7 @@ def test_answers_leave_between_the_requests_of_one_read(client: Client, monkeypa
     assert len(came) >= 5, "the first answers have left before the last requests were taken"
 
 
-def test_a_silent_job_that_has_ended_is_not_reported(client: Client, tmp_path: Path) -> None:
+def test_a_silent_job_that_has_ended_is_not_reported(client: Client, tmp_path):
     for number, name in ((2, "lives"), (3, "ended")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "heartbeat").write_bytes(b"1")
@@ -291,7 +289,7 @@ def test_a_silent_job_that_has_ended_is_not_reported(client: Client, tmp_path: P
     assert {header["id"] for header in client.heard} == {2}
 
 
-def test_a_folder_that_is_gone_is_reported_whether_its_file_was_seen_or_not(client: Client, tmp_path: Path) -> None:
+def test_a_folder_that_is_gone_is_reported_whether_its_file_was_seen_or_not(client: Client, tmp_path):
     for number, job in enumerate(["waits", "never-began", "ran", "denied"], 2):
         (tmp_path / job).mkdir()
         if job in ("ran", "denied"):

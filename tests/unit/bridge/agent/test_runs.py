@@ -29,7 +29,6 @@ spawned = [here.spawn(["sleep", "0.05"], "/", sys.argv[1] + "/log") for _ in ran
 print(sum(reply.result(60).out == b"x\\n" for reply in ran), sum(reply.result(60).pid > 0 for reply in spawned))
 here.close()
 """
-
 LEAVES = """
 import os, signal, sys
 from tests.fakes.agent_client import connect_here
@@ -56,14 +55,14 @@ def answer(client: Client, number: int) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("argv", [False, [], ["true", 1], "true"], ids=str)
-def test_words_that_are_none_are_rejected_before_a_program_starts(client: Client, argv: object) -> None:
+def test_words_that_are_none_are_rejected_before_a_program_starts(client: Client, argv: object):
     client.ask(id=2, do="run", argv=argv, timeout_s=0)
 
     assert client.answer_of(2)["error"]["kind"] == "bad"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what is open elsewhere differs")
-def test_more_programs_than_there_are_descriptors_for_all_run(tmp_path: Path) -> None:
+def test_more_programs_than_there_are_descriptors_for_all_run(tmp_path):
     argv = ["bash", "-c", 'ulimit -n 96 && exec "$0" -c "$1" "$2"', sys.executable, MANY, str(tmp_path)]
 
     assert subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=100, check=True).stdout == "60 60\n"
@@ -71,9 +70,7 @@ def test_more_programs_than_there_are_descriptors_for_all_run(tmp_path: Path) ->
 
 @pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE])
 @pytest.mark.parametrize("what", ["fork", "pipe"])
-def test_a_program_starts_once_there_is_a_process_for_it(
-    client: Client, monkeypatch: pytest.MonkeyPatch, number: int, what: str
-) -> None:
+def test_a_program_starts_once_there_is_a_process_for_it(client: Client, monkeypatch, number: int, what: str):
     real, refused = getattr(os, what), []
 
     def maybe() -> object:
@@ -101,9 +98,7 @@ def wait_for_process(client: Client, monkeypatch: pytest.MonkeyPatch, go: Path) 
     monkeypatch.setattr(os, "fork", fork)
 
 
-def test_that_no_process_can_be_had_is_reported_after_a_while(
-    client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_that_no_process_can_be_had_is_reported_after_a_while(client: Client, monkeypatch, tmp_path):
     wait_for(monkeypatch, "program starts at last", 0.1)
     wait_for_process(client, monkeypatch, tmp_path / "go")
     client.ask(id=2, do="run", argv=["true"])
@@ -111,9 +106,7 @@ def test_that_no_process_can_be_had_is_reported_after_a_while(
     assert answer(client, 2)["error"]["message"] == "Resource temporarily unavailable"  # type: ignore[index]
 
 
-def test_a_request_that_is_stopped_while_it_waits_starts_nothing(
-    client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_request_that_is_stopped_while_it_waits_starts_nothing(client: Client, monkeypatch, tmp_path):
     wait_for_process(client, monkeypatch, tmp_path / "go")
     client.ask(id=2, do="run", argv=["true"])
     client.ask(id=3, do="stop", target=2)
@@ -148,9 +141,7 @@ def test_of_a_process_that_is_cancelled_before_its_number_is_known_nothing_stays
     assert not ran.exists() and not client.agent.requests
 
 
-def test_programs_that_run_for_long_keep_no_other_from_starting(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_programs_that_run_for_long_keep_no_other_from_starting(client: Client, monkeypatch):
     client.start_few_programs(monkeypatch, 64)  # room for four that start
     for first in (100, 200, 300, 400):  # what one round kept would keep the last one from starting
         for number in range(first, first + 6):
@@ -177,9 +168,7 @@ def end_all(client: Client) -> None:
         client.turns()
 
 
-def test_few_jobs_begin_at_a_time_and_one_that_ends_lets_the_next_begin(
-    client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_few_jobs_begin_at_a_time_and_one_that_ends_lets_the_next_begin(client: Client, monkeypatch, tmp_path):
     wait_for(monkeypatch, "job begins", 600.0)
     client.start_few(2)
     log = tmp_path / "log"
@@ -201,9 +190,7 @@ def test_few_jobs_begin_at_a_time_and_one_that_ends_lets_the_next_begin(
     end_all(client)
 
 
-def test_a_job_that_cannot_start_or_goes_on_lets_the_next_begin(
-    client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_job_that_cannot_start_or_goes_on_lets_the_next_begin(client: Client, monkeypatch, tmp_path):
     wait_for(monkeypatch, "job begins", 0.05)
     client.start_few(1)
     spawn(client, 2, tmp_path / "log", "/no/such/program")
@@ -214,9 +201,7 @@ def test_a_job_that_cannot_start_or_goes_on_lets_the_next_begin(
     end_all(client)
 
 
-def test_the_folder_of_a_job_that_was_removed_before_its_turn_does_not_come_back(
-    client: Client, tmp_path: Path
-) -> None:
+def test_the_folder_of_a_job_that_was_removed_before_its_turn_does_not_come_back(client: Client, tmp_path):
     folder = tmp_path / "job"
     folder.mkdir()
     client.start_few(0)
@@ -229,9 +214,7 @@ def test_the_folder_of_a_job_that_was_removed_before_its_turn_does_not_come_back
     assert not folder.exists()
 
 
-def test_other_programs_can_see_that_jobs_wait_for_their_turn(
-    client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_other_programs_can_see_that_jobs_wait_for_their_turn(client: Client, monkeypatch, tmp_path):
     wait_for(monkeypatch, "note is renewed", 0.01)
     wait_for(monkeypatch, "job begins", 600.0)
     first, waits = 2, 3
@@ -256,7 +239,7 @@ def test_other_programs_can_see_that_jobs_wait_for_their_turn(
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="how many begin at a time is not known")
 @pytest.mark.parametrize("way", ["is killed", "ends"])
-def test_jobs_that_wait_for_their_turn_begin_although_their_client_has_gone(tmp_path: Path, way: str) -> None:
+def test_jobs_that_wait_for_their_turn_begin_although_their_client_has_gone(tmp_path, way: str):
     wanted = {f"begun-{number}" for number in range(12) if number != 6}
 
     subprocess.run([sys.executable, "-c", LEAVES, str(tmp_path), way], cwd=ROOT, timeout=100, check=False)

@@ -10,7 +10,6 @@ import select
 import sys
 import time
 import zlib
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +25,7 @@ from tests.fakes.agent_client import Client
 from tests.waiting import until
 
 
-def test_what_a_program_printed_arrives_however_late_the_agent_looks(client: Client, tmp_path: Path) -> None:
+def test_what_a_program_printed_arrives_however_late_the_agent_looks(client: Client, tmp_path):
     go = tmp_path / "go"
     client.ask(id=2, do="run", argv=["sh", "-c", f"until [ -e '{go}' ]; do sleep 0.01; done; echo told"])
     until(lambda: client.turns(1) or client.agent.children)
@@ -67,13 +66,11 @@ os.write(1, b"x" * 1024)
 os.write(1, read(b"go on"))
 os.write(1, b".")
 """
-
-
 PIPE = 32_768
 LONG = 2_000_000  # a pipe takes less, so the rest of it waits while the program prints
 
 
-def test_a_nudge_comes_between_two_chunks_and_never_inside_of_one(client: Client) -> None:
+def test_a_nudge_comes_between_two_chunks_and_never_inside_of_one(client: Client):
     came = bytearray()
 
     def read_until(end: bytes) -> bytes:
@@ -101,9 +98,7 @@ def test_a_nudge_comes_between_two_chunks_and_never_inside_of_one(client: Client
     until(lambda: client.turns(1) or 2 not in client.agent.requests)
 
 
-def test_other_requests_wait_for_few_of_many_small_files(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_requests_wait_for_few_of_many_small_files(client: Client, tmp_path, monkeypatch):
     (tmp_path / "small").write_bytes(b"a")
     opened = downloads.open_regular
 
@@ -122,9 +117,7 @@ def test_other_requests_wait_for_few_of_many_small_files(
     assert len(client.heard) == 201, "each file is one frame"
 
 
-def test_other_requests_do_not_wait_for_a_long_list(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_requests_do_not_wait_for_a_long_list(client: Client, tmp_path, monkeypatch):
     for number in range(20):
         (tmp_path / str(number)).touch()
     lstat = os.lstat
@@ -144,7 +137,7 @@ def test_other_requests_do_not_wait_for_a_long_list(
     assert [header["id"] for header in client.heard] == [3, 2]
 
 
-def test_a_program_that_has_ended_does_not_keep_the_next_ones_input_from_it(client: Client) -> None:
+def test_a_program_that_has_ended_does_not_keep_the_next_ones_input_from_it(client: Client):
     """The next one's pipe has the number that the first one's had, which was closed long before the first one ended."""
 
     def turn() -> int:
@@ -171,7 +164,7 @@ def test_a_program_that_has_ended_does_not_keep_the_next_ones_input_from_it(clie
     assert until(both) and answers == [0, 4]
 
 
-def test_requests_that_waited_for_the_same_start_in_turns(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_that_waited_for_the_same_start_in_turns(client: Client, monkeypatch):
     """A thousand jobs wait for the bridge, and their start must not keep the ends of the first ones from the client."""
     started: list[int] = []
     fork = os.fork
@@ -198,7 +191,7 @@ def test_requests_that_waited_for_the_same_start_in_turns(client: Client, monkey
     assert max(of_turns) <= 2
 
 
-def test_an_agent_leaves_after_20_minutes_without_a_word_and_not_before(client: Client) -> None:
+def test_an_agent_leaves_after_20_minutes_without_a_word_and_not_before(client: Client):
     client.agent.last_received -= SILENCE_S - 60
     client.ask(id=2, do="have", paths=[])
     client.turns()
@@ -214,9 +207,7 @@ def test_an_agent_leaves_after_20_minutes_without_a_word_and_not_before(client: 
     assert 50 < soon <= 60
 
 
-def test_a_folder_on_its_way_is_touched_while_its_client_is_heard_and_no_longer(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_on_its_way_is_touched_while_its_client_is_heard_and_no_longer(client: Client, tmp_path, monkeypatch):
     monkeypatch.setattr(uploads, "TOUCH_S", 0.0)
     client.ask(id=2, do="put", path=str(tmp_path / "job"), files=[["spec", 1, 0o600]])
     client.turns(1)
@@ -232,7 +223,7 @@ def test_a_folder_on_its_way_is_touched_while_its_client_is_heard_and_no_longer(
     assert heard > 1 == part.stat().st_mtime
 
 
-def test_a_root_of_another_user_is_refused(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_root_of_another_user_is_refused(client: Client, tmp_path, monkeypatch):
     owner = os.geteuid()
     (tmp_path / "root").mkdir()
     monkeypatch.setattr("clusterfn.bridge.agent.facts.os.geteuid", lambda: owner + 1)
@@ -265,8 +256,8 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
 
 def test_a_folder_that_must_outlive_a_power_cut_is_on_the_disk_with_all_names_when_that_is_said(
-    client: Client, tmp_path: Path, steps: list[tuple[str, str]]
-) -> None:
+    client: Client, tmp_path, steps: list[tuple[str, str]]
+):
     client.ask(id=1, do="put", path=str(tmp_path / "jobs" / "one"), files=[["a", 1, 0o600], ["below/b", 1, 0o600]])
     client.send(b"ab", id=1, last=True)
 
@@ -278,9 +269,7 @@ def test_a_folder_that_must_outlive_a_power_cut_is_on_the_disk_with_all_names_wh
     assert after == [str(tmp_path / "jobs"), str(tmp_path)]  # the new folder, and that in which it is new
 
 
-def test_a_file_that_must_outlive_a_power_cut_is_on_the_disk_with_its_name(
-    client: Client, tmp_path: Path, steps: list[tuple[str, str]]
-) -> None:
+def test_a_file_that_must_outlive_a_power_cut_is_on_the_disk_with_its_name(client, tmp_path, steps):
     client.ask(id=1, do="put", path=str(tmp_path / "file"), size=1)
     client.send(b"a", id=1, last=True)
 
@@ -288,8 +277,8 @@ def test_a_file_that_must_outlive_a_power_cut_is_on_the_disk_with_its_name(
 
 
 def test_a_disk_that_syncs_slowly_stops_no_other_request_and_syncs_for_many_uploads_at_once(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    client: Client, tmp_path, monkeypatch
+):
     forks: list[int] = []
     fork, fsync = os.fork, os.fsync
     # While this file exists the disk takes nothing, however long a busy machine needs for the requests.
@@ -318,9 +307,7 @@ def test_a_disk_that_syncs_slowly_stops_no_other_request_and_syncs_for_many_uplo
     assert len(forks) <= 8, "two flushes for each of the twenty, one after another, would be forty"
 
 
-def test_a_child_that_flushes_to_a_slow_disk_holds_no_pipe_of_the_agent(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_child_that_flushes_to_a_slow_disk_holds_no_pipe_of_the_agent(client: Client, tmp_path, monkeypatch):
     """Else the client would not see that the agent has ended."""
 
     def report(paths: list[str], *how: Any) -> None:
@@ -336,9 +323,7 @@ def test_a_child_that_flushes_to_a_slow_disk_holds_no_pipe_of_the_agent(
     assert (tmp_path / "held").read_text() == "[]"
 
 
-def test_an_upload_that_a_slow_disk_refuses_fails(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_upload_that_a_slow_disk_refuses_fails(client: Client, tmp_path, monkeypatch):
     def fails(paths: list[str], *how: Any) -> None:
         raise OSError(errno.EIO, "broken")
 
@@ -354,9 +339,7 @@ def test_an_upload_that_a_slow_disk_refuses_fails(
 
 
 @pytest.mark.parametrize("do", ["run", "spawn", "converse"])
-def test_a_program_for_which_no_descriptors_are_left_takes_none(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, do: str
-) -> None:
+def test_a_program_for_which_no_descriptors_are_left_takes_none(client: Client, tmp_path, monkeypatch, do: str):
     monkeypatch.setattr(starts, "PATIENCE_S", 0.0)
     resource = pytest.importorskip("resource")
     before, limits = len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -379,9 +362,7 @@ def test_a_program_for_which_no_descriptors_are_left_takes_none(
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_where_no_restart_can_be_seen_an_upload_begins_again(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_no_restart_can_be_seen_an_upload_begins_again(client: Client, tmp_path, monkeypatch):
     monkeypatch.setattr(uploads, "boot_id", lambda: "")
     ask = {"do": "put", "path": str(tmp_path / "b"), "size": 9, "resume": 77}
     client.ask(id=2, **ask)
@@ -393,9 +374,7 @@ def test_where_no_restart_can_be_seen_an_upload_begins_again(
     assert client.answer_of(3)["at"] == 0
 
 
-def test_a_large_part_is_read_back_while_others_are_answered(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_part_is_read_back_while_others_are_answered(client: Client, tmp_path, monkeypatch):
     monkeypatch.setattr(parts, "READ_BACK_A_TURN", CHUNK)
     data = os.urandom(10 * CHUNK + 5)
     ask = {"do": "put", "path": str(tmp_path / "b"), "size": len(data), "crc": zlib.crc32(data), "resume": 77}
@@ -411,7 +390,7 @@ def test_a_large_part_is_read_back_while_others_are_answered(
     assert client.answer_of(3)["ok"] is True
 
 
-def test_files_reach_the_disk_where_no_thread_can_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_reach_the_disk_where_no_thread_can_be_started(tmp_path, monkeypatch):
     import threading
 
     synced: list[int] = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import zlib
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +14,7 @@ from tests.fakes.agent_client import Client
 from tests.waiting import until
 
 
-def test_a_program_that_takes_long_to_load_keeps_no_other_request_waiting(
-    client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_program_that_takes_long_to_load_keeps_no_other_request_waiting(client: Client, monkeypatch, tmp_path):
     go = tmp_path / "go"
     monkeypatch.setattr(os, "setsid", lambda: until(go.exists))  # in the child, where hundreds want the cores
     places = {"log": str(tmp_path / "log"), "cwd": str(tmp_path)}
@@ -35,9 +32,7 @@ def test_a_program_that_takes_long_to_load_keeps_no_other_request_waiting(
 
 @pytest.mark.parametrize("fields", [{"argv": ["/no/such/program"]}, {"argv": ["true"], "cwd": "/no/such/folder"}])
 @pytest.mark.parametrize("do", ["spawn", "run", "converse"])
-def test_a_program_that_cannot_be_loaded_is_named(
-    client: Client, do: str, fields: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_program_that_cannot_be_loaded_is_named(client: Client, do: str, fields: dict[str, Any], tmp_path):
     client.ask(id=2, do=do, log=str(tmp_path / "log"), **{"cwd": "/", **fields})
     until(lambda: client.turns(1) or client.listen() or client.heard)
 
@@ -48,9 +43,7 @@ def test_a_program_that_cannot_be_loaded_is_named(
 
 
 @pytest.mark.parametrize(("sync", "asked"), [(True, ["fsync"]), (False, [])])
-def test_the_disk_gets_an_upload_at_once_or_whenever(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: bool, asked: list[str]
-) -> None:
+def test_the_disk_gets_an_upload_at_once_or_whenever(client, tmp_path, monkeypatch, sync, asked):
     told: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda _: told.append("fsync"))
 
@@ -61,7 +54,7 @@ def test_the_disk_gets_an_upload_at_once_or_whenever(
     assert list(dict.fromkeys(told)) == asked
 
 
-def test_what_was_altered_before_an_upload_continues_is_seen_and_removed(client: Client, tmp_path: Path) -> None:
+def test_what_was_altered_before_an_upload_continues_is_seen_and_removed(client: Client, tmp_path):
     data = os.urandom(2_000_000)
     ask = {"do": "put", "path": str(tmp_path / "b"), "size": len(data), "crc": zlib.crc32(data), "resume": 77}
     client.ask(id=2, **ask)
@@ -78,7 +71,7 @@ def test_what_was_altered_before_an_upload_continues_is_seen_and_removed(client:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_upload_of_which_nothing_is_left_begins_again(client: Client, tmp_path: Path) -> None:
+def test_an_upload_of_which_nothing_is_left_begins_again(client: Client, tmp_path):
     ask = {"do": "put", "path": str(tmp_path / "b"), "size": 3, "crc": zlib.crc32(b"abc"), "resume": 77, "resumed": 2}
     client.ask(id=3, **ask)
     assert client.answer_of(3)["at"] == 0
@@ -93,9 +86,7 @@ def rows_of(files: dict[str, bytes]) -> list[list[Any]]:
 
 
 @pytest.mark.parametrize("lost_at", [0, 1, 3, 4, 300_000, 300_003, 300_004])
-def test_a_tree_continues_in_the_file_that_the_lost_agent_has_reached(
-    client: Client, tmp_path: Path, lost_at: int
-) -> None:
+def test_a_tree_continues_in_the_file_that_the_lost_agent_has_reached(client: Client, tmp_path, lost_at: int):
     files = {"a": b"abc", "empty": b"", "d/large": os.urandom(300_000), "last": b"x"}
     data = b"".join(files.values())
     ask = {"do": "put", "path": str(tmp_path / "tree"), "files": rows_of(files), "resume": 5}
@@ -113,7 +104,7 @@ def test_a_tree_continues_in_the_file_that_the_lost_agent_has_reached(
     assert [each.name for each in tmp_path.iterdir()] == ["tree"]
 
 
-def test_an_upload_that_is_stopped_leaves_nothing(client: Client, tmp_path: Path) -> None:
+def test_an_upload_that_is_stopped_leaves_nothing(client: Client, tmp_path):
     client.ask(id=2, do="put", path=str(tmp_path / "b"), size=1000, resume=77)
     client.send(b"abc", id=2)
     client.ask(id=3, do="stop", target=2)
@@ -122,7 +113,7 @@ def test_an_upload_that_is_stopped_leaves_nothing(client: Client, tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_tree_whose_last_file_did_not_come_is_none(client: Client, tmp_path: Path) -> None:
+def test_a_tree_whose_last_file_did_not_come_is_none(client: Client, tmp_path):
     client.ask(id=2, do="put", path=str(tmp_path / "tree"), files=[["a", 3, 0o600], ["b", 1, 0o600]])
     client.send(b"abc", id=2, last=True)
 
@@ -130,7 +121,7 @@ def test_a_tree_whose_last_file_did_not_come_is_none(client: Client, tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_tree_of_more_files_than_may_be_open_reaches_the_disk(client: Client, tmp_path: Path) -> None:
+def test_a_tree_of_more_files_than_may_be_open_reaches_the_disk(client: Client, tmp_path):
     resource = pytest.importorskip("resource")
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     rows = [[f"{number:04}", 1, 0o600] for number in range(200)]
@@ -147,7 +138,7 @@ def test_a_tree_of_more_files_than_may_be_open_reaches_the_disk(client: Client, 
     assert len(list((tmp_path / "tree").iterdir())) == 200
 
 
-def test_an_agent_that_is_no_longer_heard_makes_no_second_folder(client: Client, tmp_path: Path) -> None:
+def test_an_agent_that_is_no_longer_heard_makes_no_second_folder(client: Client, tmp_path):
     files = {"a": b"abc", "d/b": b"defg", "d/c": b"h"}
     ask = {"do": "put", "path": str(tmp_path / "tree"), "files": [[n, len(c), 0o600] for n, c in files.items()]}
     client.ask(id=2, **ask, resume=5)
@@ -165,7 +156,7 @@ def test_an_agent_that_is_no_longer_heard_makes_no_second_folder(client: Client,
 
 
 @pytest.mark.parametrize("lost_at", [2, 3, 200_000, 300_003])
-def test_a_tree_is_not_made_of_two_versions_of_its_files(client: Client, tmp_path: Path, lost_at: int) -> None:
+def test_a_tree_is_not_made_of_two_versions_of_its_files(client: Client, tmp_path, lost_at: int):
     files = {"a": b"abc", "d/large": os.urandom(300_000), "last": b"x"}
     other = {"a": b"xbd", "d/large": os.urandom(300_000), "last": b"x"}
     before, after = b"".join(files.values()), b"".join(other.values())

@@ -1,13 +1,29 @@
-"""The stream between a proxy and a holder: whatever is cut, every frame arrives once and in order."""
+"""Kernels: local sockets whose bytes travel as frames, which arrive once and in order, and how long one is idle."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import socket
+import tempfile
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jupyter_client.session import Session
 
+from clusterfn.bridge.kernel.carried import (
+    READ,
+    SOCKET,
+    CarriedConnections,
+    SocketWatcher,
+    make_private_folder,
+    receive,
+)
+from clusterfn.bridge.kernel.process import KernelActivity
 from clusterfn.bridge.kernel.stream import (
     ACK,
     DATA,
@@ -15,11 +31,15 @@ from clusterfn.bridge.kernel.stream import (
     Frame,
     FrameSplitter,
     FrameStream,
+    MessageReader,
     StreamDamaged,
     facts_of,
     pack,
     pack_hello,
+    request_of,
 )
+from tests.unit.integrations.jupyter.zeromq import GREETING, message, socket_ready
+from tests.waiting import WAIT_S
 
 
 class End:
@@ -113,3 +133,135 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut():
     assert facts_of(FrameSplitter().feed(pack_hello({"received": 3}))[0]) == {"received": 3}
     with pytest.raises(StreamDamaged):
         facts_of(Frame(HELLO, 0, 0, json.dumps([1]).encode()))
+
+
+SESSION = Session(key=b"key")
+SMALL, LARGE = (SESSION.serialize(SESSION.msg("execute_request", content={"code": "x" * size})) for size in (3, 70_000))
+BINARY = [*SMALL, bytes(2 << 20)]
+
+
+@pytest.mark.parametrize("piece", [1000, 4096, 1 << 20])
+def test_each_message_is_read_once_it_is_whole_and_its_bytes_pass_as_they_come(piece):
+    read: list[list[bytes]] = []
+    reader = MessageReader(read.append)
+    data = GREETING + socket_ready(b"DEALER") + message(SMALL) + message([b"\x01"]) + message(LARGE) + message(BINARY)
+
+    for start in range(0, len(data), piece):
+        assert reader.passed(data[start : start + piece]) == data[start : start + piece]
+
+    assert read == [SMALL, [b"\x01"], LARGE, [*SMALL, b""]], "a long part is a binary buffer"
+
+
+def test_what_is_no_request_has_no_type():
+    whole = [b"<IDS|MSG>", b"", b'{"msg_type": "a"}', b"{}", b"{}", b"{}"]
+
+    assert request_of(whole) == ("a", {})
+    assert [request_of(whole[:length])[0] for length in range(6)] == [""] * 6
+    assert request_of([b"\x01kernel.1"]) == ("", {})
+    assert request_of([*whole[:5], b"{"]) == ("", {})
+
+
+def test_a_kernel_is_idle_while_no_cell_runs_whatever_clients_ask():
+    kernel, session = KernelActivity(), Session(key=b"key")
+    cell, completion, info = (session.msg(f"{kind}_request") for kind in ("execute", "complete", "kernel_info"))
+
+    def publish(request: Any, state: str) -> None:
+        made = session.msg("status", content={"execution_state": state}, parent=request)
+        kernel.note([b"kernel.7.status", *session.serialize(made)])
+
+    kernel.note([])
+    assert kernel.idle_s() > 0
+    publish(cell, "busy")
+    assert not kernel.idle_s()
+    publish(completion, "busy")
+    publish(cell, "idle")
+    publish(info, "busy")
+    assert not kernel.idle_s()
+    publish(completion, "idle")
+    assert kernel.idle_s() > 0, "kernel_info_request counts"
+
+
+BOB = 64_001  # nobody has this number
+
+
+@pytest.fixture
+def watcher():
+    made = SocketWatcher()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def pair():
+    near, far = socket.socketpair()
+    far.settimeout(WAIT_S)
+    with near, far:
+        yield near, far
+
+
+def frames_of(stream: FrameStream) -> list[tuple[int, int, bytes]]:
+    return [(frame.kind, frame.connection, frame.body) for frame in FrameSplitter().feed(stream.next_unsent())]
+
+
+def test_nothing_is_read_while_too_much_is_not_acknowledged(watcher, pair):
+    near, far = pair
+    stream = FrameStream()
+    stream.resume(0)
+    carried = CarriedConnections(watcher, stream, 10)
+    carried.add(1, near)
+    for text in (b"more than ten bytes", b"later"):
+        far.sendall(text)
+        watcher.wait(0.05)
+        carried.pause_if_full()
+    assert frames_of(stream) == [(DATA, 1, b"more than ten bytes")]
+
+    stream.take(FrameSplitter().feed(b"\x02" + bytes(4) + (1).to_bytes(8, "big") + bytes(4)))
+    carried.pause_if_full()
+    watcher.wait(WAIT_S)
+    assert frames_of(stream) == [(DATA, 1, b"later")]
+    carried.close()
+
+
+def test_a_socket_that_another_handler_has_closed_is_left_alone(watcher):
+    one, other = socket.socketpair()
+    seen = []
+
+    def close_both(_: int) -> None:
+        seen.append(1)
+        for each in (one, other):
+            watcher.forget(each)
+            each.close()
+
+    for end in (one, other):
+        end.send(b"x")
+        watcher.watch(end, READ, close_both)
+    watcher.wait(WAIT_S)
+
+    assert seen == [1]
+    watcher.forget(one)
+
+
+def test_a_socket_with_nothing_yet_is_not_at_its_end():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        assert receive(ours) is None
+        theirs.sendall(b"hello")
+        assert receive(ours) == b"hello"
+        theirs.close()
+        assert receive(ours) == b""
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can give a folder away")
+def test_a_folder_of_another_user_is_left_alone_and_ones_own_has_a_name_that_nobody_can_guess():
+    theirs = Path(tempfile.mkdtemp(prefix="clusterfn-kernel-", dir="/tmp"))
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(theirs / SOCKET))
+    os.chown(theirs, BOB, BOB)
+
+    made = [Path(make_private_folder()) for _ in range(2)]
+
+    assert theirs.exists() and len({theirs, *made}) == 3
+    assert all(path.stat().st_mode & 0o777 == 0o700 and path.stat().st_uid == os.getuid() for path in made)
+    for path in (theirs, *made):
+        shutil.rmtree(path)

@@ -1,4 +1,4 @@
-"""Names that are held by sockets: one holder, whatever other programs bind."""
+"""Names that are held by sockets: what one means, and one holder, whatever other programs bind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import pytest
 pytest.importorskip("fcntl")
 
 from clusterfn.bridge.queue import gpu_leases, lease, lease_names
-from clusterfn.bridge.queue.lease import AdmissionLock
+from clusterfn.bridge.queue.lease import AdmissionLock, Leases
+from clusterfn.bridge.queue.machine import Demand, Kind, Waiting
 from clusterfn.bridge.supervisor.verdict import AttemptEnded
 
 BOB = 64_001  # nobody has this number
@@ -106,9 +107,7 @@ def test_of_all_names_that_another_user_binds_a_part_is_looked_at_and_ones_own_a
     assert (held_by.count(BOB), held_by.count(os.getuid()), seen["gpu/one"]) == (20, 100, None)
 
 
-def test_a_lock_that_one_process_keeps_is_waited_for_no_longer_than_two_seconds(
-    own_name: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_lock_that_one_process_keeps_is_waited_for_no_longer_than_two_seconds(own_name, monkeypatch):
     monkeypatch.setattr(lease_names, "ADMISSION", own_name)
     clock = itertools.count(0.0, 0.5)
     monkeypatch.setattr(lease, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda _: None))
@@ -138,3 +137,50 @@ def test_where_a_sandbox_forbids_such_sockets_the_job_ends_with_what_to_do(own_n
     assert (verdict.kind, verdict.stage) == ("environment", "lease")
     assert "abstract unix socket" in verdict.message and "Permission denied" in verdict.message
     assert (verdict.hint or "").startswith("let jobs bind such sockets")
+
+
+@pytest.mark.parametrize("number", ["٤٢", "４２", "-1", "", "4" * 21, "4_2"])
+def test_a_number_in_other_digits_names_nobody(number):
+    """Another user could name a victim by them, whose number is compared in ASCII."""
+    seen = lease_names.HeldNames({f"run/{number}/job/0/4/10", f"wait/{number}/1/60/0/1/0/job~0//0"}, 0)
+
+    assert seen.running == []
+    assert seen.waiting == []
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("wait/7/1/160/8/1/0/job~0//0", True),
+        ("wait/7/1/100/8/1/0/job~0//0", False),  # its time is over
+        ("wait/7/1/161/8/1/0/job~0//0", False),  # longer than a spooler names a job
+        ("wait/7/1/1000000/8/1/0/job~0//0", False),
+        ("wait/7/1/160/8/1/0/job//0", False),  # without the number of further ones
+        ("wait/7/1/160/8/1/0/job~0,0//0", False),
+        ("wait/7/1000000/8/1/0/job", False),  # without a time
+    ],
+)
+def test_a_name_that_waits_counts_for_a_minute_at_most_and_in_one_form(name: str, counts: bool):
+    assert len(lease_names.HeldNames({name}, 100).waiting) == counts
+
+
+def test_the_longest_name_has_room_for_an_ending():
+    """A user whose name another one has bound takes it with an ending."""
+    kind = Kind("NVIDIARTXA6000ADAGENERATION" * 3, 49140)
+    waiting = Waiting(10**10, 2**31, "0123456789abcdef.1234", Demand(8, 64, 10**6), kind, 64)  # after 115 days
+    name = lease_names.wait(waiting, 10**7)
+
+    mark = Leases().hold(lease_names.with_ending(name, "0123abcd"))
+
+    assert mark is not None
+    mark.close()
+
+
+def test_a_name_that_is_too_long_is_not_held_and_ends_no_spooler():
+    assert Leases().hold("wait/1/2/3/" + "4" * 120 + "/0/0/job//0") is None
+
+
+def test_a_users_next_job_counts_for_the_one_behind_it():
+    names = ["wait/7/1/60/0/1/0/aa~0//0", "wait/7/2/60/0/1/0/bb~0//0", "wait/8/3/60/0/1/0/cc~0//0"]
+
+    assert [job.job for _, job in lease_names.HeldNames(names, 1).in_order()] == ["aa", "cc", "bb"]

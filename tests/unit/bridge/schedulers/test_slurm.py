@@ -36,9 +36,7 @@ def inherited(tmp_path: Path, program: str) -> set[str]:
     return names
 
 
-def test_no_command_obeys_what_a_login_exports_and_all_know_where_slurm_is(
-    scheduler: HostScheduler, tmp_path: Path
-) -> None:
+def test_no_command_obeys_what_a_login_exports_and_all_know_where_slurm_is(scheduler: HostScheduler, tmp_path):
     calls = {
         "squeue": [lambda: scheduler.listed_jobs("")],
         "scancel": [scheduler.cancel_waiting_elements],
@@ -86,9 +84,7 @@ BY_HAND, FOR_TIME, FOR_ANOTHER = END % "", END % " DUE TO TIME LIMIT", END % " D
         ("JobState=REVOKED", "", TAKEN_BACK),
     ],
 )
-def test_a_job_that_slurm_ends_has_the_last_cause_that_it_names(
-    answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: str, log: str, kind: str | None
-) -> None:
+def test_a_job_that_slurm_ends_has_the_last_cause_that_it_names(answers, tmp_path, monkeypatch, facts, log, kind):
     monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
     (tmp_path / "log").write_text(log)
 
@@ -98,8 +94,8 @@ def test_a_job_that_slurm_ends_has_the_last_cause_that_it_names(
 
 
 def test_the_question_names_the_task_of_an_array_and_outlives_the_signal_that_ends_the_job(
-    answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    answers: Answers, tmp_path, monkeypatch
+):
     """The last task of an array has its number, by which scontrol shows all tasks."""
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
 
@@ -116,19 +112,17 @@ def test_the_question_names_the_task_of_an_array_and_outlives_the_signal_that_en
         ("RequeueExit = (null)", 99, False), ("RequeueExit = 9", 99, False), ("", 99, False),
     ],
 )  # fmt: skip
-def test_a_site_lists_statuses_after_which_it_starts_jobs_again(
-    answers: Answers, config: str, status: int, is_listed: bool
-) -> None:
+def test_a_site_lists_statuses_after_which_it_starts_jobs_again(answers, config, status, is_listed):
     assert answers("scontrol", f'echo "{config}"').starts_again_after(status) is is_listed
 
 
-def test_a_job_that_slurm_does_not_requeue_says_why(answers: Answers) -> None:
+def test_a_job_that_slurm_does_not_requeue_says_why(answers: Answers):
     assert answers("scontrol", "exit 0").requeue() == ""
     assert answers("scontrol", "echo Job is held >&2; exit 1").requeue() == "scontrol requeue: Job is held"
     assert answers("scontrol", "exit 3").requeue() == "scontrol requeue: status 3"
 
 
-def test_a_list_beside_a_new_error_is_not_believed(answers: Answers) -> None:
+def test_a_list_beside_a_new_error_is_not_believed(answers: Answers):
     listing, usual = "echo ada.7f3a; echo other", "echo squeue: error: Invalid user for SlurmUser slurm, ignored >&2"
 
     assert answers("squeue", f"{listing}; {usual}").listed_jobs("") == {"7f3a", "other"}
@@ -136,7 +130,7 @@ def test_a_list_beside_a_new_error_is_not_believed(answers: Answers) -> None:
     assert answers("squeue", f"{listing}; exit 1").listed_jobs("") is None
 
 
-def test_each_node_gets_its_tasks_and_the_first_one_no_second_time(scheduler: HostScheduler) -> None:
+def test_each_node_gets_its_tasks_and_the_first_one_no_second_time(scheduler: HostScheduler):
     one, four = (set(scheduler.launch_command(3, tasks, 2, "/job")) for tasks in (1, 4))
 
     assert one >= {"--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--relative=1", "--cpus-per-task=2"}

@@ -59,7 +59,7 @@ def run(python: str, *lines: str) -> list[str]:
         pytest.param(str(TORCH), OF_LIBRARIES, "pandas, torch", marks=pytest.mark.long),
     ],
 )
-def test_what_a_script_sets_is_set_in_a_job_once_it_imports_the_library(python: str, script: str, modules: str) -> None:
+def test_what_a_script_sets_is_set_in_a_job_once_it_imports_the_library(python: str, script: str, modules: str):
     (before, here) = run(
         python, "print(json.dumps(settings.current()))", script, "print(json.dumps(settings.current()))"
     )
@@ -73,9 +73,7 @@ def test_what_a_script_sets_is_set_in_a_job_once_it_imports_the_library(python: 
     assert there == ["False", here]
 
 
-def test_what_a_library_does_not_have_is_named_and_the_rest_is_set_for_this_call(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_a_library_does_not_have_is_named_and_the_rest_is_set_for_this_call(capsys):
     limit = sys.getrecursionlimit()
     finders = list(sys.meta_path)
     settings.apply({"sys:set_nothing": 1, "sys:setrecursionlimit": limit + 7, "not_imported:setting": 1})
@@ -86,7 +84,7 @@ def test_what_a_library_does_not_have_is_named_and_the_rest_is_set_for_this_call
     assert "clusterfn: sys.set_nothing of your script has no effect in this job: " in capsys.readouterr().err
 
 
-def test_the_page_lists_each_setting() -> None:
+def test_the_page_lists_each_setting():
     text = DEBUG.read_text(encoding="utf-8")
     listed = {name.replace(":", ".") for name in settings.CARRIED} | {name.partition("(")[0] for name in settings.NAMED}
 

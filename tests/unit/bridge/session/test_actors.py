@@ -69,9 +69,7 @@ class Proxy:
         self.client.send(number, attrgetter(method), *args, facts=facts)
 
 
-def test_an_actor_has_the_share_of_one_worker_and_the_others_run_calls_beside_it(
-    start: Callable[..., Server], tmp_path: Path
-):
+def test_an_actor_has_the_share_of_one_worker_and_the_others_run_calls_beside_it(start, tmp_path):
     client = Client(start(workers=2, gpus=2, CUDA_VISIBLE_DEVICES="GPU-a,GPU-b"))
     actor = Proxy(client, 1)
     actor.send(2, "places")
@@ -109,9 +107,7 @@ def test_calls_of_an_actor_whose_session_is_started_again_say_that(start: Callab
     assert again.close()["calls"] == 1
 
 
-def test_what_a_thread_of_an_actor_prints_between_two_calls_is_the_sessions(
-    server: Server, client: Client, tmp_path: Path
-):
+def test_what_a_thread_of_an_actor_prints_between_two_calls_is_the_sessions(server, client, tmp_path):
     actor = Proxy(client, 1)
     actor.send(2, "say_later", str(tmp_path / "gate"))
     client.end(2)

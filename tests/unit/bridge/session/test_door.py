@@ -72,9 +72,7 @@ def test_the_stack_of_a_crash_is_in_the_output_of_its_call(client: Client):
     assert [client.printed()["stderr", number].count(b" in crash\n") for number in (1, 2)] == [1, 1]
 
 
-def test_calls_by_folder_and_through_the_socket_run_in_the_order_of_their_numbers(
-    server: Server, client: Client, tmp_path: Path
-):
+def test_calls_by_folder_and_through_the_socket_run_in_the_order_of_their_numbers(server, client, tmp_path):
     client.send(2, speak, "second")
     assert client.next("taken")[0]["taken"] == 2
     assert not server.outcome(2).exists(), "the first has not come yet"
@@ -201,9 +199,7 @@ def remove_folder_and_kill_the_runner(folder: str) -> None:
     time.sleep(600)
 
 
-def test_the_end_of_a_call_that_has_removed_its_folder_is_on_the_disk_even_if_its_worker_dies(
-    server: Server, client: Client
-):
+def test_the_end_of_a_call_that_has_removed_its_folder_is_on_the_disk_even_if_its_worker_dies(server, client):
     client.send(1, remove_folder_and_kill_the_runner, str(server.folder / "calls" / "1"))
 
     assert client.end(1)[0]["kind"] == "lost"
@@ -241,9 +237,7 @@ os.open = new
 """
 
 
-def test_an_outcome_that_finds_no_room_takes_the_place_that_was_reserved_for_one(
-    start: Callable[..., Server], tmp_path: Path
-):
+def test_an_outcome_that_finds_no_room_takes_the_place_that_was_reserved_for_one(start, tmp_path):
     server = start(before=NO_NEW_FILES.format(mark=str(tmp_path / "full")))
     client = Client(server)
     client.send(1, speak, "one")
@@ -305,9 +299,7 @@ def speak_without_a_folder() -> str:
     return "done"
 
 
-def test_a_call_that_removes_its_folder_and_prints_keeps_its_value_and_all_that_it_printed(
-    server: Server, client: Client
-):
+def test_a_call_that_removes_its_folder_and_prints_keeps_its_value_and_all_that_it_printed(server, client):
     client.send(1, speak_without_a_folder)
     outcome, value = client.end(1)
 

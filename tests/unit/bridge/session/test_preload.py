@@ -56,9 +56,7 @@ def write(folder: Path, whose: str, *files: str) -> None:
         (folder / file).write_text(f"WHOSE = {whose!r}\n")
 
 
-def test_a_module_of_the_users_is_never_replaced_by_one_of_the_environment(
-    packages: Path, tmp_path: Path, start_there: StartThere
-):
+def test_a_module_of_the_users_is_never_replaced_by_one_of_the_environment(packages, tmp_path, start_there):
     write(packages, "environment", "helpers.py")
     write(tmp_path / "sources", "user", "helpers.py")
     server, client = start_there()
@@ -68,9 +66,7 @@ def test_a_module_of_the_users_is_never_replaced_by_one_of_the_environment(
     assert server.close()["loaded beforehand"] == []
 
 
-def test_a_module_of_the_environment_makes_way_in_a_call_that_has_one_of_its_own(
-    packages: Path, tmp_path: Path, start_there: StartThere
-):
+def test_a_module_of_the_environment_makes_way_in_a_call_that_has_one_of_its_own(packages, tmp_path, start_there):
     write(packages, "environment", "helpers/__init__.py", "helpers/part.py", "other/__init__.py", "other/part.py")
     write(tmp_path / "sources", "user", "helpers/__init__.py", "helpers/part.py", "other/part.py")
     server, client = start_there()
@@ -181,9 +177,7 @@ SAYING = {
 
 
 @pytest.mark.parametrize("source", SAYING.values(), ids=SAYING)
-def test_what_a_module_prints_by_the_stream_that_it_keeps_is_each_calls(
-    packages: Path, start_there: StartThere, source: str
-):
+def test_what_a_module_prints_by_the_stream_that_it_keeps_is_each_calls(packages, start_there, source):
     (packages / "saying.py").write_text(source)
     server, client = start_there()
 

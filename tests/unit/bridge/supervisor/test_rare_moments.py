@@ -5,13 +5,18 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from clusterfn.bridge.supervisor import classify_exit, gpus, limits
+from clusterfn.bridge.supervisor.attempt import Attempt, read_events
+from clusterfn.bridge.supervisor.job import JobFolder
 from clusterfn.bridge.supervisor.output import Pump, StreamOrder, put_in_order
+from tests.tests.unit.bridge.supervisor.test_attempt import lay
 
 
 def test_processes_that_end_between_two_readings_leave_nothing_that_counts_twice(monkeypatch: pytest.MonkeyPatch):
@@ -89,9 +94,7 @@ def test_a_job_is_looked_at_every_second_at_first_and_then_every_five(monkeypatc
 @pytest.mark.parametrize(
     ("does", "over_at"), [({}, 10), ({4: "prints"}, 14), ({4: "computes"}, 14), ({4: "prints", 12: "computes"}, 22)]
 )
-def test_a_job_is_idle_from_when_it_printed_or_computed_last(
-    monkeypatch: pytest.MonkeyPatch, does: dict[int, str], over_at: int
-):
+def test_a_job_is_idle_from_when_it_printed_or_computed_last(monkeypatch, does, over_at):
     now, used_s, printed = 1000.0, 5.0, 0
     monkeypatch.setattr(limits.clock, "now", lambda: now)
     monkeypatch.setattr(limits, "cpu_s", lambda pid: used_s)
@@ -130,3 +133,58 @@ def test_one_stream_alone_leaves_no_order(tmp_path):
     order.write()
 
     assert not list(tmp_path.iterdir())
+
+
+Forget = Callable[..., None]
+
+
+@pytest.fixture
+def forget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Forget:
+    """Let each of these files have another handle from now on, and the one that is open be stale."""
+
+    def forgets(*paths: str) -> None:
+        stale = {os.stat(path).st_ino for path in paths}
+
+        def refusing(real: Any) -> Any:
+            def wrote(fd: int, *more: Any) -> int:
+                if os.fstat(fd).st_ino in stale:
+                    raise OSError(errno.ESTALE, "Stale file handle")
+                return int(real(fd, *more))
+
+            return wrote
+
+        for path in paths:
+            (tmp_path / "copy").write_bytes(Path(path).read_bytes())
+            (tmp_path / "copy").replace(path)
+        for name in ("pwrite", "write"):
+            monkeypatch.setattr(os, name, refusing(getattr(os, name)))
+
+    return forgets
+
+
+def test_heartbeat_and_events_of_an_attempt(tmp_path: Path, forget: Forget) -> None:
+    attempt = Attempt(JobFolder(str(lay(tmp_path))), 1)
+    attempt.prepare()
+    forget(attempt.path("heartbeat"), attempt.path("events.jsonl"))
+
+    attempt.beat()
+    attempt.beat()
+    attempt.event("running")
+
+    assert Path(attempt.path("heartbeat")).read_bytes() == b"00000002"
+    assert [each["event"] for each in read_events(attempt)] == ["running"]
+
+
+def test_output(tmp_path: Path, forget: Forget) -> None:
+    reads, writes = os.pipe()
+    pump = Pump(reads, str(tmp_path / "stdout"), 1000)
+    os.write(writes, b"before ")
+    pump.move()
+    forget(str(tmp_path / "stdout"))
+
+    os.write(writes, b"after")
+    os.close(writes)
+    pump.drain()
+
+    assert pump.close() is None and (tmp_path / "stdout").read_bytes() == b"before after"
+    pump.forget()

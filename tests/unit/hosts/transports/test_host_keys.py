@@ -1,4 +1,4 @@
-"""known_hosts, read strictly."""
+"""Host keys: known_hosts, read strictly; what is written to it and taken out; hints that lead to an accepted key."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import base64
 import hashlib
 import hmac
 import os
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.unit.hosts.transports.desk import KIND, NEW, Desk, fits
+from clusterfn import ConfigError, HostKeyError
+from tests.unit.hosts.transports.desk import KIND, NEW, OLD, Desk, fits
 
 KEY, OTHER = NEW.blob, b"other"
 
@@ -130,3 +133,140 @@ def test_a_key_that_was_replaced_or_revoked_meanwhile_is_rejected(user: Desk) ->
     assert "has changed" in user.refusal().message
     remember(user, line("[lab8]:2222", KEY), REVOKED)
     assert "is revoked" in user.refusal().message
+
+
+LINES = "UserKnownHostsFile KNOWN\nGlobalKnownHostsFile FOLDER/global\nPort 2222"
+NAME = "[lab8]:2222"
+NEW_LINE = f"{NAME} {KIND} {base64.b64encode(NEW.blob).decode()}\n"
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Desk:
+    return Desk(tmp_path, LINES)
+
+
+def written(mine: Desk, text: str) -> str:
+    """What becomes of a known_hosts file."""
+    mine.known.parent.mkdir()
+    mine.known.write_text(text)
+    mine.trust()
+    return mine.known.read_text()
+
+
+def test_the_file_is_made_for_its_owner_alone(mine: Desk) -> None:
+    mine.trust()
+
+    assert mine.known.read_text() == NEW_LINE
+    assert (mine.known.stat().st_mode & 0o777, mine.known.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+@pytest.mark.parametrize("before", ["", "# mine\n", "other ssh-rsa AAAA"])
+def test_what_was_there_stays(mine: Desk, before: str) -> None:
+    assert written(mine, before) == (before.rstrip("\n") + "\n" if before else "") + NEW_LINE
+
+
+def test_a_hashed_name_tells_nothing_and_fits_and_gives_way(mine: Desk) -> None:
+    mine.write(f"{LINES}\nHashKnownHosts yes")
+    mine.trust()
+
+    assert mine.known.read_text().startswith("|1|")
+    assert "lab8" not in mine.known.read_text() and mine.is_accepted()
+    mine.write(LINES)
+    mine.trust()
+    assert mine.known.read_text() == NEW_LINE
+
+
+@pytest.mark.parametrize(
+    ("before", "left"),
+    [
+        (f"{NAME} {KIND} {OLD}\n", ""),
+        (f"a {KIND} {OLD}\n{NAME} ssh-rsa {OLD} c\nb {KIND} {OLD}\n", f"a {KIND} {OLD}\nb {KIND} {OLD}\n"),
+    ],
+)
+def test_what_was_remembered_gives_way(mine: Desk, before: str, left: str) -> None:
+    assert written(mine, before) == left + NEW_LINE
+    assert mine.known.with_name("known_hosts.old").read_text() == before
+
+
+def test_the_file_of_all_users_is_not_ours_to_change(mine: Desk, tmp_path: Path) -> None:
+    (tmp_path / "global").write_text(f"{NAME} {KIND} {OLD}\n")
+
+    with pytest.raises(HostKeyError, match="global:1 has another key"):
+        mine.trust()
+    assert not mine.known.exists()
+
+
+def test_a_link_stays_a_link(mine: Desk, tmp_path: Path) -> None:
+    mine.known.parent.mkdir()
+    (tmp_path / "real").write_text(f"{NAME} {KIND} {OLD}\n")
+    mine.known.symlink_to(tmp_path / "real")
+
+    mine.trust()
+
+    assert mine.known.is_symlink()
+    assert (tmp_path / "real").read_text() == NEW_LINE
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Callable[[str], Desk]:
+    return lambda lines: Desk(tmp_path, lines)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "UserKnownHostsFile KNOWN",
+        "UserKnownHostsFile KNOWN\nStrictHostKeyChecking no",
+        "UserKnownHostsFile KNOWN /dev/null\nGlobalKnownHostsFile /dev/null",
+        "UserKnownHostsFile /dev/null KNOWN\nGlobalKnownHostsFile none",
+        "UserKnownHostsFile KNOWN\nHostKeyAlias cluster",
+        "UserKnownHostsFile KNOWN\nHashKnownHosts yes",
+        "UserKnownHostsFile KNOWN\nKnownHostsCommand /bin/true",
+        "UserKnownHostsFile KNOWN\nPort 2222\nCheckHostIP no",
+    ],
+)
+def test_where_a_key_can_be_kept_the_first_hint_is_to_trust_it(desk: Callable[[str], Desk], lines: str):
+    user = desk(lines)
+
+    hint = user.refusal().hint or ""
+
+    assert "then: clusterfn trust lab8 (or by ssh: " in hint
+    user.trust()
+    assert user.is_accepted()
+
+
+@pytest.mark.parametrize("value", [" /dev/null", " none", ' "/dev/null"', "=/dev/null"])
+def test_a_configuration_that_keeps_no_keys_is_named(desk: Callable[[str], Desk], value: str):
+    line = f"UserKnownHostsFile{value}"
+    user = desk(f"  {line}\nStrictHostKeyChecking no")
+
+    hint = user.refusal().hint or ""
+
+    assert hint.startswith("the UserKnownHostsFile of your ssh configuration keeps no host keys: remove it, or write ")
+    assert hint.endswith("; then clusterfn trust lab8 shows the fingerprint to compare")
+    with pytest.raises(ConfigError, match="cannot be remembered"):
+        user.trust()
+    added = re.search("write `(.+?)`", hint)
+    user.write(f"{added[1].replace('~/.ssh/known_hosts', 'KNOWN')}\n  {line}")  # above it, as the hint says
+    user.trust()
+    assert user.is_accepted()
+
+
+def a_folder(user: Desk) -> None:
+    user.known.mkdir(parents=True)
+
+
+def below_a_file(user: Desk) -> None:
+    user.known.parent.write_text("")
+
+
+@pytest.mark.parametrize(("spoil", "mend"), [(a_folder, Path.rmdir), (below_a_file, lambda path: path.parent.unlink())])
+def test_a_file_that_cannot_be_written_is_named(desk, spoil, mend):
+    user = desk("UserKnownHostsFile KNOWN")
+    spoil(user)
+
+    with pytest.raises(ConfigError, match=f"{user.known} cannot be written"):
+        user.trust()
+    mend(user.known)
+    user.trust()
+    assert user.is_accepted()

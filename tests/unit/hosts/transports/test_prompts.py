@@ -34,14 +34,14 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="terminals and s
 HELD = HeldConnection("0123456789abcdef", "lab", "ada@lab:22", os.getpid(), 1.0, 60.0, True, "/nowhere")
 
 
-def test_a_host_cannot_write_to_the_terminal_by_its_question() -> None:
+def test_a_host_cannot_write_to_the_terminal_by_its_question():
     question = LoginQuestion("Code\x1b[2J\r: ", "ada@lab", "1. push\x07\n2. call\n")
 
     assert str(question) == "1. push\n2. call\n(ada@lab) Code: "
     assert len(str(LoginQuestion("a" * 10**6, "ada@lab", "b" * 10**6))) < 10**4
 
 
-def test_the_prompt_says_who_asks_whatever_the_host_writes() -> None:
+def test_the_prompt_says_who_asks_whatever_the_host_writes():
     another = LoginQuestion("\n" * 50 + "(ada@bank) Password: \n", "ada@lab", "")
     menu = LoginQuestion("1. push\n2. call\nWhich: ", "ada@lab", "Two steps")
 
@@ -91,14 +91,14 @@ def in_terminal(tmp_path: Path, *words: str, typed: bytes = b"") -> str:
     return said.decode().replace("\r", "")
 
 
-def test_the_terminal_is_asked_though_stdin_is_a_pipe_and_a_secret_stays_unseen(tmp_path: Path) -> None:
+def test_the_terminal_is_asked_though_stdin_is_a_pipe_and_a_secret_stays_unseen(tmp_path):
     said = in_terminal(tmp_path, typed=b"first\nsecond\n")
 
     assert said == "somebody\n(lab) A: \n(lab) B: second\ngot ['first', 'second']\n"
 
 
 @pytest.mark.parametrize("where", ["worker", "background"])
-def test_a_program_that_is_not_in_the_foreground_has_nobody(tmp_path: Path, where: str) -> None:
+def test_a_program_that_is_not_in_the_foreground_has_nobody(tmp_path, where: str):
     assert in_terminal(tmp_path, where) == "nobody\n"
 
 
@@ -143,9 +143,7 @@ def server() -> Iterator[tuple[Menu, paramiko.Transport]]:
     there.close()
 
 
-def test_all_questions_of_a_round_are_asked_and_a_word_without_a_question_is_none(
-    server: tuple[Menu, paramiko.Transport], settings: Settings
-) -> None:
+def test_all_questions_of_a_round_are_asked_and_a_word_without_a_question_is_none(server, settings):
     asked: list[LoginQuestion] = []
     answers = iter(["1", "1234"])
 
@@ -196,7 +194,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
         path.rmdir()
 
 
-def test_the_folder_of_sockets_is_for_its_owner_alone(folder: Path) -> None:
+def test_the_folder_of_sockets_is_for_its_owner_alone(folder: Path):
     assert (held_connections.runtime_folder().stat().st_mode & 0o777) == 0o700
 
     folder.chmod(0o755)
@@ -205,7 +203,7 @@ def test_the_folder_of_sockets_is_for_its_owner_alone(folder: Path) -> None:
     assert not held_connections.has_records()  # and it is in nobody's way
 
 
-def test_what_another_has_made_is_no_folder_of_sockets(folder: Path, tmp_path: Path) -> None:
+def test_what_another_has_made_is_no_folder_of_sockets(folder: Path, tmp_path):
     tmp_path.chmod(0o700)
     folder.symlink_to(tmp_path)  # made by another, perhaps, to a folder of ours
     with pytest.raises(ConfigError, match="is not private to you"):
@@ -220,7 +218,7 @@ def test_what_another_has_made_is_no_folder_of_sockets(folder: Path, tmp_path: P
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can give a folder away")
-def test_a_folder_of_somebody_else_is_none_though_nobody_else_may_use_it(folder: Path) -> None:
+def test_a_folder_of_somebody_else_is_none_though_nobody_else_may_use_it(folder: Path):
     folder.mkdir(mode=0o700)
     os.chown(folder, 1, 1)
 
@@ -229,9 +227,7 @@ def test_a_folder_of_somebody_else_is_none_though_nobody_else_may_use_it(folder:
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can give a folder away")
-def test_another_user_who_makes_the_usual_folder_first_leaves_all_programs_another_one(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_user_who_makes_the_usual_folder_first_leaves_all_programs_another_one(folder: Path, monkeypatch):
     place = held_connections.runtime_folder()  # its path is short
     monkeypatch.delenv(held_connections.VARIABLE)
     monkeypatch.setattr(held_connections, "PLACE", place)
@@ -248,9 +244,7 @@ def test_another_user_who_makes_the_usual_folder_first_leaves_all_programs_anoth
         path.rmdir()
 
 
-def test_a_folder_that_cannot_be_made_or_written_to_is_an_error_that_says_what_to_do(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_made_or_written_to_is_an_error_that_says_what_to_do(folder: Path, monkeypatch):
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -265,14 +259,14 @@ def test_a_folder_that_cannot_be_made_or_written_to_is_an_error_that_says_what_t
         held_connections.runtime_folder()
 
 
-def test_a_folder_with_a_long_name_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_folder_with_a_long_name_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("CLUSTERFN_RUNTIME", str(tmp_path / ("x" * 80)))
 
     with pytest.raises(ConfigError, match="too long for a folder of sockets"):
         held_connections.runtime_folder()
 
 
-def test_a_record_is_found_by_its_key_and_belongs_to_the_last_login(folder: Path) -> None:
+def test_a_record_is_found_by_its_key_and_belongs_to_the_last_login(folder: Path):
     assert not held_connections.has_records()
     held_connections.write_record(HELD)
 
@@ -288,14 +282,14 @@ def test_a_record_is_found_by_its_key_and_belongs_to_the_last_login(folder: Path
     assert held_connections.find_record(HELD.key) is None
 
 
-def test_a_damaged_record_is_none(folder: Path) -> None:
+def test_a_damaged_record_is_none(folder: Path):
     (held_connections.runtime_folder() / "x.json").write_text("{")
 
     assert list(held_connections.all_records()) == []
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="a connection is held by ssh")
-def test_a_process_that_has_ended_does_not_run_although_its_parent_has_not_looked() -> None:
+def test_a_process_that_has_ended_does_not_run_although_its_parent_has_not_looked():
     with subprocess.Popen(["true"]) as process:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
 
@@ -303,9 +297,7 @@ def test_a_process_that_has_ended_does_not_run_although_its_parent_has_not_looke
     assert held_connections.is_running(os.getpid())
 
 
-def test_a_record_whose_process_id_is_now_another_programs_is_forgotten_when_it_is_used(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_a_record_whose_process_id_is_now_another_programs_is_forgotten_when_it_is_used(folder: Path, tmp_path):
     (tmp_path / "config").write_text("Host lab\n")
     host = Host("lab", "lab", "bare", "x", ssh_config=str(tmp_path / "config"))
     key = held_connections.key_of(resolve(host))
@@ -328,7 +320,7 @@ def test_a_record_whose_process_id_is_now_another_programs_is_forgotten_when_it_
     assert not shared_login.is_held(host)
 
 
-def test_two_names_of_one_account_share_what_is_held_and_two_accounts_do_not(tmp_path: Path) -> None:
+def test_two_names_of_one_account_share_what_is_held_and_two_accounts_do_not(tmp_path):
     (tmp_path / "config").write_text("Host a b\nHostName lab.example.edu\nUser ada\nHost b c\nHostKeyAlias lab\n")
 
     def key(address: str) -> str:
@@ -381,7 +373,7 @@ def test_a_machine_or_a_transport_that_can_hold_nothing_says_so(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="clusterfn cannot answer ssh's questions on Windows")
-def test_a_question_that_is_open_at_the_end_gets_no_answer_and_leaves_no_socket(folder: Path) -> None:
+def test_a_question_that_is_open_at_the_end_gets_no_answer_and_leaves_no_socket(folder: Path):
     with socket.socket(socket.AF_UNIX) as line:
         line.settimeout(20)
         with AskPass(lambda question: "", "lab") as asking:
@@ -391,7 +383,7 @@ def test_a_question_that_is_open_at_the_end_gets_no_answer_and_leaves_no_socket(
             assert line.recv(1) == b""
 
 
-def test_a_login_that_a_person_has_made_is_not_tried_again_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_login_that_a_person_has_made_is_not_tried_again_without_one(monkeypatch):
     monkeypatch.setattr(shared_login, "can_hold", lambda host: False)
     opened: list[str] = []
 

@@ -15,7 +15,6 @@ from clusterfn.hosts.transports.ssh_errors import error_of, lost, without_chatte
 
 HOST = Host("lab8", "me@10.0.0.8", "bare", "clusterfn.yml:3")
 REMEMBERED = base64.b64encode(b"remembered").decode()
-
 # (version, what it said, the error, the sentence). 6.6 is Ubuntu 14's, 7.4 RHEL 7's, 8.0 RHEL 8's, 9.2 Debian 12's.
 RECORDED = [
     ("mac", "ssh: Could not resolve hostname lab8: nodename nor servname provided, or not known", Unreachable,
@@ -88,9 +87,7 @@ def test_a_message_becomes_an_error(settings: Settings, version: str, text: str,
 
 
 @pytest.mark.parametrize(("methods", "takes_passwords"), [("publickey,password", True), ("publickey", False)])
-def test_a_login_and_ssh_copy_id_are_named_only_where_a_password_gets_in(
-    settings: Settings, methods: str, takes_passwords: bool
-) -> None:
+def test_a_login_and_ssh_copy_id_are_named_only_where_a_password_gets_in(settings, methods, takes_passwords):
     hint = error_of(HOST, settings, f"me@10.0.0.8: Permission denied ({methods}).", 255).hint or ""
 
     assert "ssh-add" in hint

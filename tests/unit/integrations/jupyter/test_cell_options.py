@@ -1,12 +1,15 @@
-"""The line of `%%cluster`: what it means, and what is said of a mistake before anything is sent."""
+"""`%%cluster`: its line, what a cell reads, sets and gives back, and mistakes named before anything is sent."""
 
 from __future__ import annotations
+
+import json
 
 import pytest
 
 from clusterfn.config.options import CallOptions, parse_options
-from clusterfn.errors import ConfigError
-from clusterfn.integrations.jupyter.cell_magic import parse_line, values_of
+from clusterfn.errors import ConfigError, HostError
+from clusterfn.integrations.jupyter import cell_magic
+from clusterfn.integrations.jupyter.cell_magic import check_names, names_in, parse_line, values_of
 
 
 def test_options_are_those_of_the_decorator_and_variables_go_in_and_out():
@@ -105,3 +108,58 @@ def test_a_mistake_is_named_with_what_to_write(line, told):
 def test_an_undefined_variable_is_named_with_the_one_that_was_perhaps_meant():
     with pytest.raises(ConfigError, match="no variable 'dtaa'; did you mean data?"):
         values_of(("dtaa",), {"data": 1, "_data": 2})
+
+
+CELL = """
+import numpy as np, os.path
+def f(x):
+    global counted
+    counted = x
+    return [helper(y) for y in data] + [np.sum(x), undefined]
+class A:
+    size = scale
+    def g(self): return size
+result, (a, *b) = f(3), other
+for i in range(3): pass
+with open("x") as file: print(display(i))
+"""
+
+
+def test_the_names_that_a_cell_reads_and_sets():
+    found = names_in(CELL, "<cell>")
+
+    assert found.reads == {"helper", "data", "undefined", "scale", "size", "other"}
+    assert found.sets == {"np", "os", "f", "A", "counted", "result", "a", "b", "i", "file"}
+    assert found.is_certain and not names_in("from math import *", "<cell>").is_certain
+
+
+def test_what_only_the_notebook_has_is_rejected_with_how_to_pass_it():
+    notebook = {"data": 1, "helper": len, "js": json, "scale": 2, "unused": 3}
+
+    with pytest.raises(ConfigError) as caught:
+        check_names(names_in("data, helper, js, scale, undefined", "<cell>"), ("scale",), (), notebook)
+
+    assert "the cell uses data, helper, js, which exist only in the notebook" in str(caught.value)
+    assert "send variables: -i data -i helper; import modules in the cell: import json as js" in str(caught.value)
+
+
+def test_an_output_that_the_cell_never_sets_is_rejected():
+    with pytest.raises(ConfigError, match="the cell never sets 'reslut'; did you mean result?"):
+        check_names(names_in("result = 1", "<cell>"), (), ("reslut",), {})
+    check_names(names_in("from x import *", "<cell>"), (), ("anything",), {})
+    check_names(names_in("data.sort()", "<cell>"), ("data",), ("data",), {"data": []})
+
+
+def test_a_cell_of_a_hostile_host_runs_nothing_in_the_notebook_and_sets_only_what_was_asked_for():
+    html = {"text/html": "<script>x</script>", "application/javascript": "x", "text/plain": "a\x1b[2Jb"}
+    told = {"values": {"asked": 1, "open": 2}, "missing": [], "shown": [html, {"image/png": "x", "text/html": "y"}]}
+
+    values, shown = cell_magic.read_result(told, ["asked", "lacking"], "box", is_data=True)
+
+    assert values == {"asked": 1}
+    assert [set(bundle) for bundle in shown] == [{"text/plain"}, {"text/plain", "image/png"}]
+    assert shown[0]["text/plain"] == "ab"
+    assert cell_magic.read_result(told, ["asked"], "box", is_data=False)[1] == told["shown"]
+    for nonsense in (7, {}, {"values": 1, "shown": []}, {"values": {}, "shown": [3]}):
+        with pytest.raises(HostError, match="box sent the result of the cell"):
+            cell_magic.read_result(nonsense, ["asked"], "box", is_data=True)

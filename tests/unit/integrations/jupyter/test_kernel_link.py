@@ -1,16 +1,26 @@
-"""The connection to a kernel's holder: opened again when it is lost, and given up where it can never be opened."""
+"""The connection of a kernel: what a client asks of it, a lost one that is opened again, and the wait for a holder."""
 
 from __future__ import annotations
 
+import concurrent.futures
+import itertools
+import json
 import queue
+import socket
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from clusterfn.errors import HostError
-from clusterfn.hosts.rpc.reply import Reply
-from clusterfn.integrations.jupyter import kernel_link
+from clusterfn.config.config_file import CallHost
+from clusterfn.config.options import Options
+from clusterfn.display import console
+from clusterfn.errors import ClusterfnError, ConfigError, HostError, Unsatisfiable, WorkerLost
+from clusterfn.hosts.rpc.reply import Reply, RequestCancelled
+from clusterfn.integrations.jupyter import kernel_job, kernel_link
+from clusterfn.integrations.jupyter.jupyter_files import absolute_environment, listen, read_connection_file
 from clusterfn.integrations.jupyter.kernel_link import HolderLink
 from tests.waiting import WAIT_S
 
@@ -68,3 +78,135 @@ def test_a_link_that_has_worked_is_opened_again_and_again(play: Callable[..., li
 
 def test_a_holder_that_does_not_listen_is_gone_at_once(play: Callable[..., list[str]]):
     assert play([False] * 9, kind="unavailable") == ["gone"]
+
+
+CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
+ASKED = {"transport": "tcp", "ip": "127.0.0.1", "key": "k", **{f"{name}_port": 0 for name in CHANNELS}}
+
+
+def written(path: Path, **changes: object) -> Path:
+    path.write_text(json.dumps({**ASKED, **changes}))
+    return path
+
+
+def test_the_ports_are_listened_on_in_the_order_of_the_channels(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        taken = probe.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"port {taken} of 127.0.0.1"):
+            listen(read_connection_file(written(tmp_path / "file", stdin_port=taken)))
+    wanted = read_connection_file(written(tmp_path / "file", stdin_port=taken))
+
+    listeners = list(listen(wanted).values())
+
+    assert [listener.getsockname()[1] == taken for listener in listeners] == [False, False, True, False, False]
+    assert {listener.getsockname()[0] for listener in listeners} == {"127.0.0.1"}
+    assert (wanted.key, wanted.signature_scheme) == ("k", "hmac-sha256")
+    for listener in listeners:
+        listener.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"transport": "ipc"}, "its transport is 'ipc'"),
+        ({"ip": "0.0.0.0"}, "not a loopback address"),
+        ({"ip": "tensor01"}, "not a loopback address"),
+        ({"key": ""}, "it has no key"),
+        ({"curve_publickey": "x"}, "CurveZMQ"),
+        ({"hb_port": None}, "TypeError"),
+    ],
+)
+def test_what_others_could_reach_is_rejected(changes: dict[str, object], why: str, tmp_path: Path):
+    with pytest.raises(ConfigError, match=why):
+        read_connection_file(written(tmp_path / "file", **changes))
+
+
+def test_a_file_that_is_missing_or_no_json_is_named(tmp_path: Path):
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        read_connection_file(tmp_path / "missing")
+    (tmp_path / "text").write_text("no")
+    with pytest.raises(ConfigError, match="text cannot be used: JSONDecodeError"):
+        read_connection_file(tmp_path / "text")
+
+
+FACTS = json.dumps({"socket": "/run/holder", "submission": "77", "attach": ["attach", "77"]}).encode()
+
+
+class WaitingJob(concurrent.futures.Future[None]):
+    """A job that waits for a GPU."""
+
+    id, host, folder, reason = "7f3a000011112222", "lab8", "/jobs/7f3a", "waiting for a GPU"
+
+    @property
+    def status(self) -> str:
+        return f"PENDING ({self.reason})"
+
+
+@pytest.fixture
+def coming() -> Reply[bytes]:
+    reply: Reply[bytes] = Reply(lambda: reply.reject(RequestCancelled("it was cancelled")))
+    return reply
+
+
+def awaited(job: Any, coming: Reply[bytes]) -> kernel_job.KernelJob:
+    host = SimpleNamespace(name="lab8")
+    scheduler = SimpleNamespace(has_nodes=True, join_command=lambda submission: ["srun", submission])
+    connection = SimpleNamespace(wait=lambda path: coming)
+    host_state: Any = SimpleNamespace(connection=connection, settings=host, scheduler=scheduler)
+    return kernel_job.await_holder(job, host_state)
+
+
+def test_a_job_that_ends_before_its_holder_listens_says_why_and_is_asked_no_more(coming: Reply[bytes]):
+    job = WaitingJob()
+    job.set_exception(WorkerLost("its node has died"))
+
+    with pytest.raises(ClusterfnError, match="its node has died"):
+        awaited(job, coming)
+
+    assert isinstance(coming.exception(0), RequestCancelled)
+
+
+def test_a_wait_says_once_what_for(coming: Reply[bytes], monkeypatch):
+    told: list[str] = []
+    looks = itertools.count(1)
+    tell = kernel_job.tell_why_it_waits
+
+    def look(job: Any, said: dict[str, str]) -> None:
+        tell(job, said)
+        if next(looks) == 3:
+            coming.resolve(FACTS)
+
+    monkeypatch.setattr(console, "tell", told.append)
+    monkeypatch.setattr(kernel_job, "LOOK_S", 0.01)
+    monkeypatch.setattr(kernel_job, "tell_why_it_waits", look)
+
+    assert awaited(WaitingJob(), coming).address == "/run/holder"
+    assert told == ["7f3a PENDING (waiting for a GPU)"]
+
+
+@pytest.mark.parametrize(("name", "shown"), [(None, "kernel"), ("mine", "mine")])
+def test_a_kernel_is_prepared_under_a_name_that_users_know(name: str | None, shown: str, tmp_path, monkeypatch):
+    named: list[str | None] = []
+
+    def unsatisfiable(chosen: CallHost) -> None:
+        named.append(chosen.options.name)
+        raise Unsatisfiable("no such environment")
+
+    monkeypatch.delenv("CLUSTERFN_CONFIG")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(kernel_job, "prepare_held", unsatisfiable)
+
+    with pytest.raises(Unsatisfiable):
+        kernel_job.JobSearch("key", Options(host="local", name=name), 60.0).run()
+
+    assert named == [shown]
+
+
+def test_a_file_is_named_by_its_whole_path_with_its_extras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "pyproject.toml").touch()
+    monkeypatch.chdir(tmp_path)
+
+    assert absolute_environment("pyproject.toml[gpu]") == f"{tmp_path}/pyproject.toml[gpu]"
+    assert absolute_environment("conda:torch") == "conda:torch"
+    with pytest.raises(ConfigError, match="there is no file"):
+        absolute_environment("absent.toml[gpu]")
