@@ -14,8 +14,16 @@ import pytest
 
 import clusterfn
 from clusterfn import Session
-from tests.unit.calls.streaming import agent, of_main
+from clusterfn.config import config_file
+from clusterfn.hosts.connection import connection_for
+from tests.unit.bridge.session.serving import of_main
 from tests.waiting import WAIT_S, until
+
+
+def agent() -> int:
+    """The process of the agent that serves this program."""
+    host, _ = config_file.load().resolve(None)
+    return connection_for(host).facts.pid
 
 
 @of_main

@@ -1,15 +1,17 @@
-"""SLURM on the host: what its commands are told and inherit, and what their answers mean for a job."""
+"""Schedulers on the host: a job by its variables, what commands are told and inherit, and what their answers mean."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge.layout import CANCELLED, NODE, PREEMPTED, TAKEN_BACK, TIME
+from clusterfn.bridge.layout import CANCELLED, NODE, PREEMPTED, TAKEN_BACK, TIME, UNSATISFIABLE
 from clusterfn.bridge.schedulers.base import HostScheduler
-from clusterfn.bridge.schedulers.registry import scheduler_named
+from clusterfn.bridge.schedulers.registry import scheduler_named, scheduler_of_job
+from clusterfn.bridge.supervisor.verdict import AttemptEnded
 
 OBEYED = {
     "SLURM_CLUSTERS": "other", "SQUEUE_PARTITION": "short", "SCANCEL_INTERACTIVE": "1", "SCONTROL_FUTURE": "1",
@@ -136,3 +138,88 @@ def test_each_node_gets_its_tasks_and_the_first_one_no_second_time(scheduler: Ho
     assert one >= {"--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--relative=1", "--cpus-per-task=2"}
     assert four >= {"--nodes=3", "--ntasks=12", "--ntasks-per-node=4", "--distribution=block"}
     assert "--relative=1" not in four
+
+
+RECORDED = Path(__file__).parents[3] / "golden" / "grid-engine-8.1.9"
+VARIABLES = ("JOB_ID", "SGE_TASK_ID", "RESTARTED", "CUDA_VISIBLE_DEVICES", "SGE_BINARY_PATH", "QUEUE")
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """A folder in PATH for programs, which also keeps what they were called with."""
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    def write(name, body):
+        path = tmp_path / name
+        path.write_text(f'#!/bin/sh\necho "{name} $*" >>"{tmp_path}/calls"\n{body}\n')
+        path.chmod(0o755)
+        return tmp_path / "calls"
+
+    return write
+
+
+@pytest.fixture
+def grid_engine(programs):
+    return scheduler_named("grid_engine")
+
+
+@pytest.mark.parametrize(("task", "number"), [("undefined", "7"), ("3", "7_3"), (None, "7")])
+def test_a_job_has_its_number_and_a_task_that_of_its_array(grid_engine, monkeypatch, task, number):
+    monkeypatch.setenv("JOB_ID", "7")
+    if task is not None:
+        monkeypatch.setenv("SGE_TASK_ID", task)
+    assert grid_engine.submission_id() == number
+
+
+def test_outside_of_a_job_there_is_no_number(grid_engine):
+    assert grid_engine.submission_id() is None
+    assert scheduler_of_job({"SGE_TASK_ID": "undefined"}) is not None
+
+
+def test_a_job_that_was_started_again_is_not_the_one_before(grid_engine, monkeypatch):
+    assert grid_engine.restarts() == 0
+    monkeypatch.setenv("RESTARTED", "1")
+    assert grid_engine.restarts() == int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[19])
+
+
+def test_jobs_are_known_by_their_ids(grid_engine, programs):
+    programs("qstat", f"sed '/^=/,$d' '{RECORDED}/watch.txt'")
+    assert "0123456789abcdef" in grid_engine.listed_jobs("")
+
+
+@pytest.mark.parametrize("body", ["exit 1", "echo error >&2; exit 1"])
+def test_a_master_that_does_not_answer_knows_nothing(grid_engine, programs, body):
+    programs("qstat", body)
+    assert grid_engine.listed_jobs("") is None
+
+
+def test_tasks_that_wait_are_taken_out_of_the_queue_and_others_are_left(grid_engine, programs, monkeypatch):
+    monkeypatch.setenv("JOB_ID", "26")
+    programs("qstat", f"sed -n '/<job_info>/,/<.job_info>/p' '{RECORDED}/watch.txt'")
+    calls = programs("qdel", "exit 0")
+    grid_engine.cancel_waiting_elements()
+    assert [line for line in calls.read_text().splitlines() if line.startswith("qdel")] == [
+        "qdel 26 -t 3", "qdel 26 -t 4",
+    ]  # fmt: skip
+
+
+def test_gpus_of_a_resource_map_are_the_jobs(grid_engine, monkeypatch):
+    monkeypatch.setenv("SGE_HGR_gpu", "1 3")
+    assert grid_engine.find_gpus(2, lambda: 4) == ["1", "3"]
+
+
+def test_what_the_site_set_is_left_as_it_is(grid_engine, programs, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
+    programs("nvidia-smi", "exit 0")
+    assert grid_engine.find_gpus(1, lambda: 4) is None
+
+
+def test_a_host_with_more_gpus_than_asked_for_is_refused(grid_engine, programs):
+    programs("nvidia-smi", "exit 0")
+    with pytest.raises(AttemptEnded) as refusal:
+        grid_engine.find_gpus(1, lambda: 4)
+    assert refusal.value.verdict.kind == UNSATISFIABLE
+    assert "does not say which of the 4 GPUs" in refusal.value.verdict.message
+    assert grid_engine.find_gpus(4, lambda: 4) is None
