@@ -16,7 +16,7 @@ from clusterfn.bridge.supervisor import classify_exit, gpus, limits
 from clusterfn.bridge.supervisor.attempt import Attempt, read_events
 from clusterfn.bridge.supervisor.job import JobFolder
 from clusterfn.bridge.supervisor.output import Pump, StreamOrder, put_in_order
-from tests.tests.unit.bridge.supervisor.test_attempt import lay
+from tests.unit.bridge.supervisor.test_attempt import lay
 
 
 def test_processes_that_end_between_two_readings_leave_nothing_that_counts_twice(monkeypatch: pytest.MonkeyPatch):
