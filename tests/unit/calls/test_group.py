@@ -235,6 +235,11 @@ def look(tracker, seen):
     settle()
 
 
+def start(tracker):
+    tracker.start(range(1, 4))
+    settle()
+
+
 @pytest.fixture
 def elements_on_slurm(monkeypatch):
     """The tracker of a group of three elements, what its submissions answer, and what it asked about those missing."""
@@ -282,8 +287,7 @@ def test_what_was_damaged_on_the_host_is_sent_again_with_the_next_map(elements_o
 
 def test_a_scheduler_that_answers_again_is_not_called_unreachable_any_more(elements_on_slurm):
     tracker, _, _ = elements_on_slurm
-    tracker.start(range(1, 4))
-    settle()
+    start(tracker)
 
     look(tracker, Silent(75.0, "squeue: error: no answer"))
     before = tracker.group.reason
@@ -298,8 +302,7 @@ def test_the_scheduler_is_asked_about_a_group_once_it_has_accepted_it(elements_o
     tracker, _, _ = elements_on_slurm
     accepted = []
     monkeypatch.setattr(QueuePlace, "submit", lambda *given: accepted.append(given[-1]))
-    tracker.start(range(1, 4))
-    settle()
+    start(tracker)
     before = tracker.host.watch.add.call_count
 
     accepted[0].taken(Started("77"))
@@ -310,8 +313,7 @@ def test_the_scheduler_is_asked_about_a_group_once_it_has_accepted_it(elements_o
 def test_elements_are_not_missed_while_they_are_still_being_sent(elements_on_slurm):
     tracker, sent, asked = elements_on_slurm
     sent.done = lambda: False
-    tracker.start(range(1, 4))
-    settle()
+    start(tracker)
     for _ in range(4):
         look(tracker, None)
     assert asked == []
@@ -337,8 +339,7 @@ def told_elements(elements_on_slurm):
 
     tracker.host.connection.run = lambda argv, **_: printed(told.note if argv[0] == "find" else told.out, told.err)
     tracker.host.bridge.supervise = lambda *_, stdin, **__: concluded.append(json.loads(stdin)) or printed()
-    tracker.start(range(1, 4))
-    settle()
+    start(tracker)
     return tracker, told, concluded
 
 
@@ -477,8 +478,7 @@ def test_a_group_that_is_lost_asks_its_host_for_nothing_more(told_elements):
 
 def test_looks_for_earlier_elements_do_not_count_against_later_ones(elements_on_slurm):
     tracker, _, asked = elements_on_slurm
-    tracker.start(range(1, 4))
-    settle()
+    start(tracker)
     look(tracker, None)
 
     tracker.start(range(4, 7))
@@ -510,8 +510,7 @@ def in_two_arrays(elements_on_slurm, monkeypatch):
     host.bridge.supervise = lambda *_, stdin, **__: concluded.append(json.loads(stdin)) or printed()
     both = [(range(1, 3), Submission("run", ("first",), "/")), (range(3, 4), Submission("run", ("second",), "/"))]
     monkeypatch.setattr(Slurm, "elements", lambda *_: both)
-    tracker.start(range(1, 4))
-    settle()
+    start(tracker)
     assert not tracker.queue.submissions[-1].done()
     yield tracker, told, concluded, written
     tracker.queue.await_submissions()

@@ -1,22 +1,26 @@
-"""The one reader of nvidia-smi, with what drivers say of GPUs that have no memory, hide it, or are lost."""
+"""The one reader of nvidia-smi: GPUs without memory, hidden or lost; what it may take, and what PyTorch says first."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from clusterfn import ConfigError, gpu
 from clusterfn.bridge.supervisor import eligible_gpus, gpus, nvidia_smi
 from clusterfn.bridge.supervisor.verdict import AttemptEnded
 from clusterfn.cli.check.host import describe_gpus
 from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import Unsatisfiable
-from clusterfn.gpu import get_safe_gpu_info, get_safe_vram_usage, validate_vram_usage
+from clusterfn.gpu import get_safe_gpu_info, get_safe_vram_usage, smi, validate_vram_usage
 from clusterfn.hosts import survey
 from clusterfn.hosts.host_state import HostState
 from clusterfn.scheduler.site import Section
 from tests.fakes import driver
+from tests.waiting import until
 
 pytest_plugins = ["tests.fakes.gpu"]
 UNKNOWN = ["[N/A]", "N/A", "[Not Supported]", "[Unknown Error]", "[Insufficient Permissions]", "[GPU is lost]", "ERR!",
@@ -171,3 +175,39 @@ def test_a_gpu_in_mig_mode_and_its_parts_are_read(path: Path):
 
     assert [card.uuid for card in gpus.list_gpus()] == ["GPU-0", part["uuid"]]
     assert list(gpus.used_by_others(["GPU-0", part["uuid"]])) == [part["uuid"]]
+
+
+def test_a_driver_that_hangs_costs_its_patience_once(no_gpu, box, monkeypatch, logged):
+    box.set("hang")
+    monkeypatch.setattr(smi, "PATIENCE_S", 0.3)
+    started = []
+    popen = subprocess.Popen
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda *args, **kwargs: started.append(popen(*args, **kwargs)) or started[-1]
+    )
+
+    assert gpu.get_safe_vram_usage() == 0.0
+    assert gpu.get_safe_vram_usage() == 0.0
+
+    assert len(started) == 1
+    until(lambda: started[0].poll() is not None)  # it was ended
+    assert "did not answer within" in logged.text
+
+
+def test_a_driver_that_answers_again_is_believed_again(no_gpu, box):
+    smi.hung_at[:] = [-1000.0]
+
+    assert gpu.get_safe_gpu_info().available
+
+
+@pytest.mark.parametrize("version, device", [("2.7.1+cpu", "cpu"), ("2.7.1+cu128", "cuda"), ("2.7.1", "cuda")])
+def test_an_installed_pytorch_for_cpus_counts_before_it_is_imported(no_gpu, box, monkeypatch, version, device):
+    monkeypatch.setattr("clusterfn.gpu.devices.installed_torch_version", lambda: version)
+
+    hardware = gpu.detect_hardware()
+
+    assert (hardware.device, hardware.torch, "torch" in sys.modules) == (device, version, False)
+    if device == "cpu":
+        assert hardware.why_cpu == f"PyTorch {version} is built without CUDA"
+        with pytest.raises(ConfigError, match="does not meet the program"):
+            gpu.validate_startup_configuration(gpus=1)
