@@ -187,7 +187,8 @@ def test_each_folder_keeps_within_its_budget_of_lines() -> None:
 def edited_copy(folder: Path, edits: list[Edit]) -> None:
     """Copy the sources to a folder, and make these edits there."""
     for name in ("clusterfn", "docs"):
-        shutil.copytree(ROOT / name, folder / name)  # with byte code, which its Python would compile anew
+        # With byte code, which its Python would compile anew, but not what another process just writes of it.
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("*.pyc.*"))
     shutil.copytree(ROOT / "templates", folder / "clusterfn" / "templates")
     for name in ("README.md", "CHANGELOG.md"):
         shutil.copy(ROOT / name, folder)
