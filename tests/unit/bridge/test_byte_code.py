@@ -46,8 +46,8 @@ PROGRAMS = [("supervise.py", "list"), ("build.py", "list"), ("worker.py",), ("ca
 # The first two run in the host's own Python.
 @pytest.mark.parametrize(("python", "programs"), [("3.6", PROGRAMS[:2]), ("3.11", PROGRAMS[2:]), ("3.13", PROGRAMS)])
 def test_each_program_of_the_bridge_runs_from_byte_code_of_any_length(python, programs, tmp_path):
+    root = bridge(tmp_path / "bridge")
     for name, *words in programs:
-        root = bridge(tmp_path / name)
         usual = run(python, root / name, *words, tmp_path)
         for path, share in zip(sorted(root.rglob("*.pyc")), itertools.cycle((0.0, 0.01, 0.3, 0.999))):
             os.truncate(path, int(path.stat().st_size * share))
