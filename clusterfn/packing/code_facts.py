@@ -133,22 +133,19 @@ def of_text(text: bytes | str) -> ModuleText:
             tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return ModuleText()
-    literals, bound, attributes = dict[str, object](), collections.Counter[str](), set[str]()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
-            attributes.add(node.attr)
-        for name in _bound(node):
-            bound[name] += 1
+    literals, nodes = dict[str, object](), list(ast.walk(tree))
+    bound = collections.Counter(name for node in nodes for name in _bound(node))
+    attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)}
     for node in tree.body:
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and (value := _literal(node.value)) is not _COMPUTED:
             literals.update((name, value) for name in _names(node) if bound[name] == 1 and name[:2] != "__")
     strings = set[str]()
     if ("__file__" if isinstance(text, str) else b"__file__") in text:  # type: ignore[operator]
-        constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+        constants = (node.value for node in nodes if isinstance(node, ast.Constant))
         strings = {constant for constant in constants if isinstance(constant, str)}
     values = (statement.value for statement in _always_run(tree.body) if isinstance(statement, ast.Expr))
-    nodes = (value for value in values if isinstance(value, ast.Call))
-    calls = tuple(Call(call.lineno, ast.unparse(call.func), ast.unparse(call)) for call in nodes)
+    made = (value for value in values if isinstance(value, ast.Call))
+    calls = tuple(Call(call.lineno, ast.unparse(call.func), ast.unparse(call)) for call in made)
     return ModuleText(frozenset(_imported(tree)), literals, frozenset(attributes), frozenset(strings), calls)
 
 

@@ -31,10 +31,6 @@ from tests.waiting import replace_here, until
 OTHER = (3, 9) if CALLER != (3, 9) else (3, 10)
 
 
-def double(x):
-    return 2 * x
-
-
 @pytest.fixture
 def host(monkeypatch, tmp_path):
     """A host of which only the Python is asked; `expected` is what is known of it before packing."""
@@ -122,7 +118,7 @@ def test_arguments_that_the_function_does_not_take_are_refused_before_a_host_is_
     host.settings = None
 
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'x'"):
-        cluster(double)()
+        cluster(lambda x: 2 * x)()
 
 
 @pytest.mark.parametrize(("printed", "what"), [(b"", "stays in the queue of"), (b"began\n", "keeps running on")])

@@ -284,7 +284,7 @@ def test_a_host_says_what_it_likes_of_a_value_and_that_stays_short_and_printable
 
 MANY = 30_000
 COLLIDING = [{"$int": [hex(((1 << 61) - 1) * each + 1)]} for each in range(MANY)]  # Python's hash of each is 1
-FILLED = {
+FULL = {
     "a set": tag("set", *COLLIDING), "a frozenset": tag("frozenset", *COLLIDING),
     "a dict": tag("dict", COLLIDING, [None] * MANY, {}), "a Counter": tag("Counter", COLLIDING, [1] * MANY, {}),
     "a set of tuples": tag("set", *({"$tuple": [each]} for each in COLLIDING)),
@@ -292,14 +292,12 @@ FILLED = {
 SLOW = ("a frozenset", "a Counter")  # filled as a set and a dict are
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.long if name in SLOW else ()) for name in FILLED]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.long if name in SLOW else ()) for name in FULL])
 def test_keys_that_all_have_one_hash_are_rejected_in_a_time_that_grows_with_their_bytes(name):
     began = time.process_time()
 
     with pytest.raises(ResultError, match="the keys of a set or dict collide"):
-        load(FILLED[name])
+        load(FULL[name])
 
     assert time.process_time() - began < 5  # seconds; to fill it takes several times as long
 
