@@ -115,17 +115,19 @@ def module(name: str) -> str:
     return ".".join(["clusterfn", *Path(name).with_suffix("").parts]).removesuffix(".__init__")
 
 
-def statements(node: ast.AST, late: bool = False) -> Iterator[tuple[ast.stmt, bool]]:
-    """Every import, and whether it runs only when a function does; those for types alone are left out."""
+def statements(node: ast.AST, late: bool = False, types: bool = False) -> Iterator[tuple[ast.stmt, bool]]:
+    """Every import, and whether it runs only when a function does; those for types alone only with `types`."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, (ast.Import, ast.ImportFrom)):
             yield child, late
-        elif isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+        elif not types and isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
             yield from (found for part in child.orelse for found in statements(ast.Module([part], []), late))
-        else:
-            yield from statements(child, late or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)))
+        elif not isinstance(child, ast.expr):  # in which no statement is
+            inner = late or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef))
+            yield from statements(child, inner, types)
 
 
+@functools.cache
 def imported(name: str, late: bool = False) -> set[str]:
     """The modules that a file imports, by their full names; within clusterfn the module, not the name in it."""
     return {
@@ -139,10 +141,10 @@ def of_files(folder: str) -> list[tuple[str, str]]:
     return [(name, each) for name in names for each in sorted(imported(name) | imported(name, late=True))]
 
 
+@functools.cache
 def followed(name: str) -> set[str]:
     """All that a reader follows: the late imports too, and those for types alone."""
-    found = (node for node in ast.walk(tree(name)) if isinstance(node, (ast.Import, ast.ImportFrom)))
-    return {each for statement in found for each in targets(name, statement)}
+    return {each for statement, _ in statements(tree(name), types=True) for each in targets(name, statement)}
 
 
 def targets(name: str, statement: ast.stmt) -> set[str]:
@@ -156,6 +158,7 @@ def targets(name: str, statement: ast.stmt) -> set[str]:
     return {f"{origin}.{alias.name}" if is_module(f"{origin}.{alias.name}") else origin for alias in statement.names}
 
 
+@functools.cache
 def is_module(name: str) -> bool:
     path = LIBRARY.joinpath(*name.split(".")[1:])
     return name.startswith("clusterfn.") and (path.with_suffix(".py").exists() or (path / "__init__.py").exists())
