@@ -173,7 +173,13 @@ def main(x):
 
 
 @pytest.mark.parametrize(
-    "line", ["main(1)", "main.submit(2).result()", "main.map([1, 2]).results()", "cluster(gpu=1)", "main(1, 2)"]
+    "line",
+    [
+        "main(1)",
+        "main.map([1, 2]).results()",
+        "cluster(gpu=1)",
+        *(pytest.param(line, marks=pytest.mark.long) for line in ("main.submit(2).result()", "main(1, 2)")),
+    ],
 )
 def test_the_traceback_of_a_script_has_no_frame_of_clusterfn(here, tmp_path, line):
     (tmp_path / "script.py").write_text(UNCAUGHT % line)
