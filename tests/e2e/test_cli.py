@@ -255,6 +255,7 @@ def test_stack_shows_where_a_job_is_and_lets_it_go_on(ask, started, folder):
     ran = until(lambda: shown if line in (shown := ask("stack", job)).stdout else None)
 
     assert (ran.returncode, ran.stderr) == (0, "")
+    assert re.search(r'File "work.py", line \d+ in held', ran.stdout), ran.stdout
     (folder / "gate").write_text("")
     assert ask("result", job).stdout == "None\n"
 
