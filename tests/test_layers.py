@@ -110,6 +110,15 @@ def tree(name: str) -> ast.Module:
     return ast.parse(text_of(name))
 
 
+@functools.cache
+def handlers(name: str) -> list[ast.ExceptHandler]:
+    """Each `except` of a file; in an expression there is none."""
+    nodes: list[ast.AST] = [tree(name)]
+    for node in nodes:
+        nodes += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)]
+    return [node for node in nodes if isinstance(node, ast.ExceptHandler)]
+
+
 def module(name: str) -> str:
     """`clusterfn.x.y` for a file."""
     return ".".join(["clusterfn", *Path(name).with_suffix("").parts]).removesuffix(".__init__")
@@ -271,6 +280,7 @@ def test_nothing_prints_outside_the_command():
     calls = (
         (name, node.lineno)
         for name in OURS
+        if "print(" in text_of(name)
         for node in ast.walk(tree(name))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     )
@@ -310,8 +320,8 @@ def test_no_blind_except_but_where_it_is_explained():
     swallowing = [
         (name, handler.lineno)
         for name in FILES
-        for handler in ast.walk(tree(name))
-        if isinstance(handler, ast.ExceptHandler) and is_blind(handler.type) and not ends_in_raise(handler)
+        for handler in handlers(name)
+        if is_blind(handler.type) and not ends_in_raise(handler)
     ]
     assert [each for each in swallowing if each[0] not in BLIND] == []
 
@@ -323,7 +333,7 @@ def test_each_except_that_takes_everything_says_why_on_its_line_or_in_a_comment_
     blind = [
         (name, text_of(name).splitlines()[each.lineno - 1 : each.lineno + 1])
         for name in FILES
-        for each in ast.walk(tree(name))
+        for each in handlers(name)
         if takes_everything(each)
     ]
     assert [(name, lines) for name, lines in blind if not gives_a_reason(*lines)] == []
@@ -334,9 +344,7 @@ def gives_a_reason(line: str, below: str) -> bool:
     return found is not None and len(found["reason"]) >= 8
 
 
-def takes_everything(node: ast.AST) -> bool:
-    if not isinstance(node, ast.ExceptHandler):
-        return False
+def takes_everything(node: ast.ExceptHandler) -> bool:
     kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
     return any(is_blind(kind) for kind in kinds)
 
