@@ -74,16 +74,16 @@ whole-lab: lab
 test-with-lab: venv
 	@CLUSTERFN_REQUIRE_LAB=1 $(MAKE) -k -j2 stage-lint prepared-tests
 
-# In a new checkout one process compiles the tests: five that begin together would each compile all.
+# In a new checkout one process compiles the tests: six that begin together would each compile all.
 compiled-tests: venv
 	@[ -n "$$(find tests -name '*-pytest-*.pyc' -print -quit)" ] || $(BIN)/python -m pytest -q --collect-only >/dev/null || true
 
 prepared-tests: stage-whole-lab stage-compiled-tests
 	@$(MAKE) tests-side-by-side
 
-# Most tests on the lab wait: five processes keep two cores busy. tests/conftest.py says which tests share one.
+# Most tests on the lab wait: six processes keep two cores busy. tests/conftest.py says which tests share one.
 tests-side-by-side: venv
-	@$(BIN)/python -m pytest -q -n 5 --dist loadgroup --no-loadscope-reorder --durations=25 --durations-min=4
+	@$(BIN)/python -m pytest -q -n 6 --dist loadgroup --no-loadscope-reorder --durations=25 --durations-min=4
 
 # What a run may not depend on: tests/README.md. `make test-hard CONDITIONS=order TESTS=tests/unit` takes a part.
 TESTS = tests

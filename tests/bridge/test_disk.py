@@ -108,7 +108,7 @@ def test_a_disk_that_has_room_again_soon_costs_no_outcome(small: Bench, tmp_path
     assert (job.outcome()["kind"], job.outcome()["by"]) == ("disk", "supervisor")
 
 
-@pytest.mark.parametrize("fails", ["value", "exception"])
+@pytest.mark.parametrize("fails", ["value", pytest.param("exception", marks=pytest.mark.long)])
 def test_a_value_waits_for_room_on_the_disk_and_that_is_said(small: Bench, tmp_path: Path, fails: str):
     source = RETURNS if fails == "value" else RETURNS.replace("return ", "raise ValueError(") + ")"
     job = small.job(source, str(small.root / "ballast"), str(tmp_path / "full"))

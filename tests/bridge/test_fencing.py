@@ -196,7 +196,12 @@ def test_a_verdict_from_outside_ends_what_a_dead_supervisor_left(bench: Bench):
 
 
 @pytest.mark.parametrize(
-    ("kind", "stage"), [("lost", "scheduler"), ("lost", "submit"), ("node", "scheduler"), ("cancelled", "scheduler")]
+    ("kind", "stage"),
+    [
+        ("lost", "submit"),
+        ("node", "scheduler"),
+        *(pytest.param(kind, "scheduler", marks=pytest.mark.long) for kind in ("lost", "cancelled")),
+    ],
 )
 def test_a_job_that_its_user_cancelled_is_cancelled_whatever_its_scheduler_says(bench: Bench, kind, stage):
     job = bench.job(SLEEP)

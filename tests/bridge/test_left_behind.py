@@ -227,18 +227,18 @@ FORGED = """def f(lines):
 """
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        '{"done": []}', '{"done": "lost"}', '{"done": "returned", "usage": 3}', '{"done": "returned", "size": "1"}',
-        '{"done": "returned", "size": 1}', '{"done": "raised", "usage": {"cpu_s": {}}}', '{"note": 5}', '{"stage": {}}',
-        '[1]', '[["done", "returned"]]', "[" * 100000,
-        '{"done": "raised", "exception": ' + '{"a":' * 200 + "1" + "}" * 201,
-        '{"note": "\\ud800 \\udc80"}',
-    ],
-)  # fmt: skip
-def test_what_the_worker_did_not_report_is_not_believed(bench: Bench, line):
-    job, outcome = bench.run(FORGED, line + "\n")
+LINES = [
+    '{"done": []}', '{"done": "lost"}', '{"done": "returned", "usage": 3}', '{"done": "returned", "size": "1"}',
+    '{"done": "returned", "size": 1}', '{"done": "raised", "usage": {"cpu_s": {}}}', '{"note": 5}', '{"stage": {}}',
+    '[1]', '[["done", "returned"]]', "[" * 100000,
+    '{"done": "raised", "exception": ' + '{"a":' * 200 + "1" + "}" * 201,
+    '{"note": "\\ud800 \\udc80"}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("lines", [LINES, *(pytest.param([line], marks=pytest.mark.long) for line in LINES)])
+def test_what_the_worker_did_not_report_is_not_believed(bench: Bench, lines):
+    job, outcome = bench.run(FORGED, "".join(f"{line}\n" for line in lines))
 
     assert (outcome["kind"], outcome["stage"]) == ("returned", "result"), outcome
     assert job.value() == "value"

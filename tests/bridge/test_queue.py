@@ -261,7 +261,7 @@ def test_memory_is_counted_where_it_is_asked_for(box: Box):
     assert ended(asked) == ["returned"]
 
 
-@pytest.mark.parametrize("limit", ["jobs", "gpus"])
+@pytest.mark.parametrize("limit", [pytest.param("jobs", marks=pytest.mark.long), "gpus"])
 def test_a_limit_of_ones_own_is_kept_and_reserves_nothing(box: Box, limit: str):
     limits = {limit: 1, "cores": 64}
     first = running(box, box.job(1, 600, limits=limits))

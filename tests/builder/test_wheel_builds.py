@@ -41,6 +41,12 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [entry(path) for path in sorted(folder.glob("*.whl"))]
 
 
+@pytest.fixture
+def short_pip(shelf: Path) -> list[dict[str, Any]]:
+    """What builds a source distribution that is its own backend, where it does not matter what pip itself does."""
+    return [toys.pip(shelf)]
+
+
 def built(sdist: Path, tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The wheel of a source distribution, as a plan names it."""
     name, version = sdist.name.removesuffix(".tar.gz").rsplit("-", 1)
@@ -86,11 +92,11 @@ def test_an_extension_in_c_is_compiled_for_the_environments_python(
 
 
 @pytest.mark.parametrize("end", ["pass", pytest.param("raise SystemExit(1)", marks=pytest.mark.long)])
-def test_a_build_leaves_no_process_behind(host: Host, shelf: Path, python: dict[str, Any], tools, end: str):
+def test_a_build_leaves_no_process_behind(host: Host, shelf: Path, python: dict[str, Any], short_pip, end: str):
     kept = shelf / "server"
     before = "import subprocess; server = subprocess.Popen(['sleep', '600'], stdout=-3, stderr=-3)\n"
     before += f"open({str(kept)!r}, 'w').write(str(server.pid))\n{end}"
-    wheel = built(toys.sdist(shelf, "serves", toys.with_backend("serves", before)), tools)
+    wheel = built(toys.sdist(shelf, "serves", toys.with_backend("serves", before)), short_pip)
 
     answer = host.build(host.plan([python, wheel]))
 
@@ -117,10 +123,10 @@ def test_a_builder_that_is_ended_leaves_no_process_behind(
 
 
 def test_a_source_distribution_that_was_sent_stays_for_other_environments_until_none_has_it(
-    host: Host, shelf: Path, python: dict[str, Any], tools
+    host: Host, shelf: Path, python: dict[str, Any], short_pip
 ):
     sdist = toys.sdist(shelf, "plain", toys.with_backend("plain"))
-    first, second = built(sdist, tools), built(sdist, [*tools, toys.wheel(shelf, "helper", {"helper.py": b""})])
+    first, second = built(sdist, short_pip), built(sdist, [*short_pip, toys.wheel(shelf, "helper", {"helper.py": b""})])
     for wheel in (first, second):
         wheel["source"]["url"] = ""
     (host.root / "blobs").mkdir(parents=True)
@@ -140,10 +146,10 @@ def test_a_source_distribution_that_was_sent_stays_for_other_environments_until_
 
 
 def test_a_build_that_fails_shows_its_last_lines_its_log_and_what_to_do(
-    host: Host, shelf: Path, python: dict[str, Any], tools
+    host: Host, shelf: Path, python: dict[str, Any], short_pip
 ):
     before = "print('compiling')\nraise RuntimeError('fatal error: gsl.h: No such file or directory')"
-    wheel = built(toys.sdist(shelf, "broken", toys.with_backend("broken", before)), tools)
+    wheel = built(toys.sdist(shelf, "broken", toys.with_backend("broken", before)), short_pip)
     plan = host.plan([python, wheel])
 
     last = host.build(plan).last
@@ -156,9 +162,9 @@ def test_a_build_that_fails_shows_its_last_lines_its_log_and_what_to_do(
     assert host.leftovers() == [] and not host.prefix(plan).exists()
 
 
-def test_the_hosts_modules_are_loaded_for_a_build(host: Host, shelf: Path, python: dict[str, Any], tools):
+def test_the_hosts_modules_are_loaded_for_a_build(host: Host, shelf: Path, python: dict[str, Any], short_pip):
     before = "assert os.environ['COMPILER'] == 'icc'"
-    wheel = built(toys.sdist(shelf, "loads", toys.with_backend("loads", before)), tools)
+    wheel = built(toys.sdist(shelf, "loads", toys.with_backend("loads", before)), short_pip)
 
     assert host.build(host.plan([python, wheel], setup="export COMPILER=icc")).rc == 0
 
@@ -169,12 +175,12 @@ def test_the_hosts_modules_are_loaded_for_a_build(host: Host, shelf: Path, pytho
 
 
 def test_modules_bring_programs_to_a_build_and_no_packages_or_settings_of_pythons(
-    host: Host, shelf: Path, python: dict[str, Any], tools
+    host: Host, shelf: Path, python: dict[str, Any], short_pip
 ):
     before = "assert not [name for name in os.environ if name in ('PYTHONPATH', 'PIP_INDEX_URL', 'VIRTUAL_ENV')]\n"
     before += "assert os.environ['PATH'].split(':')[0] == os.environ['CONDA_PREFIX'] + '/bin', os.environ['PATH']\n"
     before += "assert os.environ['PIP_CONFIG_FILE'] == os.devnull and '/opt/old/bin' in os.environ['PATH']"
-    wheel = built(toys.sdist(shelf, "clean", toys.with_backend("clean", before)), tools)
+    wheel = built(toys.sdist(shelf, "clean", toys.with_backend("clean", before)), short_pip)
     (shelf / "pip").mkdir()
     (shelf / "pip" / "__main__.py").write_text("raise SystemExit('a pip of a module')")
     setup = f"export PYTHONPATH={shelf} PATH=/opt/old/bin:$PATH PIP_CONFIG_FILE=/opt/pip.conf PIP_INDEX_URL=x "
@@ -185,13 +191,13 @@ def test_modules_bring_programs_to_a_build_and_no_packages_or_settings_of_python
     assert answer.rc == 0, answer.last
 
 
-def test_a_compiler_that_only_a_module_brings_is_found(host: Host, shelf: Path, python: dict[str, Any], tools):
+def test_a_compiler_that_only_a_module_brings_is_found(host: Host, shelf: Path, python: dict[str, Any], short_pip):
     programs = shelf / "bin"
     programs.mkdir()
     (programs / "gcc").write_text("#!/bin/sh\n")
     (programs / "gcc").chmod(0o755)
     before = "assert os.environ['CC'] == 'gcc', os.environ['CC']"
-    wheel = built(toys.sdist(shelf, "found", toys.with_backend("found", before)), tools)
+    wheel = built(toys.sdist(shelf, "found", toys.with_backend("found", before)), short_pip)
 
     answer = host.build(host.plan([python, wheel], setup=f"export PATH={programs}"), CC="of-another-machine-cc")
 
@@ -199,9 +205,9 @@ def test_a_compiler_that_only_a_module_brings_is_found(host: Host, shelf: Path, 
 
 
 def test_what_is_missing_for_a_build_is_named_so_that_it_can_be_sent(
-    host: Host, shelf: Path, python: dict[str, Any], tools
+    host: Host, shelf: Path, python: dict[str, Any], short_pip
 ):
-    wheel = built(toys.sdist(shelf, "plain", toys.with_backend("plain")), tools)
+    wheel = built(toys.sdist(shelf, "plain", toys.with_backend("plain")), short_pip)
     wheel["source"]["url"] = ""
     answer = host.build(host.plan([python, wheel]))
 
@@ -209,9 +215,9 @@ def test_what_is_missing_for_a_build_is_named_so_that_it_can_be_sent(
 
 
 def test_a_wheel_whose_files_a_file_system_has_purged_is_built_again(
-    host: Host, shelf: Path, python: dict[str, Any], tools
+    host: Host, shelf: Path, python: dict[str, Any], short_pip
 ):
-    wheel = built(toys.sdist(shelf, "plain", toys.with_backend("plain")), tools)
+    wheel = built(toys.sdist(shelf, "plain", toys.with_backend("plain")), short_pip)
     plan = host.plan([python, wheel], verify=["plain"])
     assert host.build(plan).rc == 0
     for folder in (host.root / "pkgs" / wheel["sha256"] / "files", host.prefix(plan) / toys.SITE):

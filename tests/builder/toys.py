@@ -116,3 +116,22 @@ def with_backend(name: str, before: str = "pass", more: str = "[]", requires: st
     table = f'[build-system]\nrequires = {requires}\nbuild-backend = "own"\nbackend-path = ["."]\n'
     backend = BACKEND.format(name=name, before=before.replace("\n", "\n    "), more=more)
     return {"pyproject.toml": table, "own.py": backend, f"{name}.py": f"NAME = {name!r}\n"}
+
+
+# What `pip wheel` does with a source distribution as above: it calls the backend, in a folder of its own.
+PIP = b"""
+import os, sys, tarfile, tempfile
+source, wheels = sys.argv[-1], sys.argv[sys.argv.index("--wheel-dir") + 1]
+os.chdir(tempfile.mkdtemp())
+with tarfile.open(source) as archive:
+    archive.extractall()
+os.chdir(os.listdir(".")[0])
+sys.path.insert(0, os.getcwd())
+import own
+own.build_wheel(wheels)
+"""
+
+
+def pip(folder: Path) -> dict[str, Any]:
+    """A wheel of so much of pip as `with_backend` needs."""
+    return wheel(folder, "pip", {"pip/__init__.py": b"", "pip/__main__.py": PIP})

@@ -350,7 +350,7 @@ def wait(gate):
 """
 
 
-@pytest.mark.parametrize("before", ["login", "prompt"])
+@pytest.mark.parametrize("before", ["login", pytest.param("prompt", marks=pytest.mark.long)])
 def test_after_the_cable_was_pulled_nothing_is_asked_until_a_person_logs_in(
     totp: Any,
     in_clusterfn_yml: Any,

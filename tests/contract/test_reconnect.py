@@ -167,13 +167,18 @@ sleep 60
 
 
 @pytest.mark.parametrize(
-    ("transport", "victim"),
+    ("transport", "victim", "times"),
     [
-        ("local", "agent"),
-        *(pytest.param(way, victim, marks=pytest.mark.lab) for way in WAYS for victim in ("agent", "session")),
+        ("local", "agent", 2),
+        ("local", "agent", 9),
+        *(
+            pytest.param(way, victim, times, marks=[pytest.mark.lab, *([pytest.mark.long] if times == 9 else [])])
+            for way in WAYS
+            for victim in ("agent", "session")
+            for times in (2, 9)
+        ),
     ],
 )
-@pytest.mark.parametrize("times", [2, 9])
 def test_what_is_killed_before_its_hello_is_tried_again_and_not_for_ever(
     request: pytest.FixtureRequest, connect_to: Connect, local_host: Host, transport: str, victim: str,
     times: int,

@@ -206,6 +206,27 @@ def here(tmp_path: Path, warm_root: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 
 @pytest.fixture
+def ask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run the command in the process of the test: it starts no interpreter, and keeps its connection.
+
+    Each command imports the user's modules again.
+    """
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def command(*words: str) -> subprocess.CompletedProcess[str]:
+        capfd.readouterr()
+        status = main(list(words))
+        for name, module in [*sys.modules.items()]:
+            if str(tmp_path) in str(getattr(module, "__file__", "")):
+                del sys.modules[name]
+        return subprocess.CompletedProcess(words, status, *capfd.readouterr())
+
+    return command
+
+
+@pytest.fixture
 def small(here: Path) -> Iterator[Path]:
     """The root of this machine, on a disk that can be filled; calls wait a second or two for room."""
     if os.geteuid() != 0:

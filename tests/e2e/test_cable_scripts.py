@@ -92,7 +92,7 @@ class Script:
         return self.process.poll()
 
 
-@pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "log"])
+@pytest.mark.parametrize("terminal", [pytest.param(True, marks=pytest.mark.long), False], ids=["terminal", "log"])
 def test_who_waits_is_informed_and_each_line_is_shown_once(
     far: Far,  # noqa: F811
     tmp_path: Path,

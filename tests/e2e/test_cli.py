@@ -72,6 +72,7 @@ def held(path):
 def folder(tmp_path, warm_root, monkeypatch) -> Path:
     (tmp_path / "clusterfn.yml").write_text(local_host(warm_root))
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "work.py").write_text(WORK)
     return tmp_path
 
@@ -94,16 +95,8 @@ def run(folder) -> Callable[..., Ran]:
 
 
 @pytest.fixture
-def ask(folder, monkeypatch, capfd) -> Callable[..., Ran]:
-    """As `run`, for what the process of the test does as well: it starts no interpreter, and keeps its connection."""
-    monkeypatch.chdir(folder)
-
-    def command(*words: str) -> Ran:
-        capfd.readouterr()
-        status = main(list(words))
-        return Ran(words, status, *capfd.readouterr())
-
-    return command
+def ask(folder, ask) -> Callable[..., Ran]:
+    return ask
 
 
 @pytest.fixture
@@ -152,8 +145,8 @@ def test_an_exception_of_the_function_leaves_with_one_and_its_remote_traceback(r
     assert "clusterfn/cli" not in ran.stderr
 
 
-def test_clean_removes_what_is_over_and_shows_it_before(run, ask, folder):
-    run("run", "work.py::add", "1")
+def test_clean_removes_what_is_over_and_shows_it_before(ask, folder):
+    ask("run", "work.py::add", "1")
     blob = folder / "root" / "blobs" / "0123"
     blob.parent.mkdir(exist_ok=True)
     blob.write_bytes(b"x" * 2048)
@@ -171,20 +164,20 @@ def test_clean_removes_what_is_over_and_shows_it_before(run, ask, folder):
         assert ran.returncode == 0 and re.search(r"large arguments +1 +2 KB +1 +2 KB", ran.stdout), ran
     assert "would be freed" in shown.stderr and "freed" in done.stderr
     assert not blob.exists() and not outcome.exists()
-    assert run("run", "work.py::add", "1").stdout.endswith("3\n")
+    assert ask("run", "work.py::add", "1").stdout.endswith("3\n")
 
 
-def test_a_job_that_has_ended_can_still_be_asked_for(run, ask):
-    job = id_in(run("run", "work.py::tick", "2").stderr.splitlines())
+def test_a_job_that_has_ended_can_still_be_asked_for(ask):
+    job = id_in(ask("run", "work.py::tick", "2").stderr.splitlines())
 
     assert ask("logs", job).stdout == "tick 0\ntick 1\n"
     assert ask("attach", job).stdout == "tick 0\ntick 1\n"
-    assert "had already ended: RETURNED" in run("stop", job).stderr
-    silent = id_in(run("run", "work.py::tick", "0").stderr.splitlines())
-    assert f"the job printed nothing; `clusterfn result {silent[:4]}` shows how it ended" in run("logs", silent).stderr
+    assert "had already ended: RETURNED" in ask("stop", job).stderr
+    silent = id_in(ask("run", "work.py::tick", "0").stderr.splitlines())
+    assert f"the job printed nothing; `clusterfn result {silent[:4]}` shows how it ended" in ask("logs", silent).stderr
 
 
-def test_the_logs_of_what_has_ended_have_both_streams_in_the_order_in_which_they_came(folder, run):
+def test_the_logs_of_what_has_ended_have_both_streams_in_the_order_in_which_they_came(ask, folder):
     def logs(*words: str) -> list[str]:
         ran = subprocess.run(argv("logs", *words), cwd=folder, stdout=-1, stderr=subprocess.STDOUT, timeout=150)
         return ran.stdout.decode().splitlines()
@@ -192,27 +185,28 @@ def test_the_logs_of_what_has_ended_have_both_streams_in_the_order_in_which_they
     def said(number: int) -> list[str]:
         return [f"{word} {number} {each}" for each in range(3) for word in ("step", "warning")]
 
-    call = id_in(run("run", "work.py::warn", "7").stderr.splitlines())
+    call = id_in(ask("run", "work.py::warn", "7").stderr.splitlines())
     told = ["python", "-c", "import work, sys; work.warn(sys.argv[1])", "{n}"]
-    assert run("run", "--map", "n=1,2", "--", *told).returncode == 0
+    assert ask("run", "--map", "n=1,2", "--", *told).returncode == 0
 
     assert logs(call) == said(7) == logs("-f", call)
-    assert logs("--stderr", call) == said(7)[1::2] == logs("-f", "--stderr", call)
-    told = json.loads("".join(logs("--json", "--stdout", call)))
+    for words in ([], ["-f"]):
+        assert ask("logs", *words, "--stderr", call).stdout.splitlines() == said(7)[1::2]
+    told = json.loads(ask("logs", "--json", "--stdout", call).stdout)
     assert told["stdout"].splitlines() == said(7)[::2] and "stderr" not in told
     assert [line for line in logs("python") if "==>" not in line] == [*said(1), *said(2)]
 
 
-def test_logs_follow_until_the_end(run, started):
+def test_logs_follow_until_the_end(ask, started):
     job = started("work.py::tick", "5")
 
-    assert run("logs", "-f", job).stdout == "".join(f"tick {each}\n" for each in range(5))
+    assert ask("logs", "-f", job).stdout == "".join(f"tick {each}\n" for each in range(5))
 
 
-def test_attach_shows_everything_and_ends_with_the_job(run, started):
+def test_attach_shows_everything_and_ends_with_the_job(ask, started):
     job = started("work.py::tick", "5")
 
-    ran = run("attach", job)
+    ran = ask("attach", job)
 
     assert (ran.returncode, ran.stdout) == (0, "".join(f"tick {each}\n" for each in range(5)))
     assert "has returned" in ran.stderr
@@ -253,21 +247,22 @@ def test_a_job_whose_host_has_another_name_here_asks_for_one(folder, run, one_ho
     assert [line.split()[3] for line in run("jobs", "a").stdout.splitlines()] == ["HOST", "a"]
 
 
-def test_stack_shows_where_a_job_is_and_lets_it_go_on(run, started, folder):
+def test_stack_shows_where_a_job_is_and_lets_it_go_on(ask, started, folder):
     os.mkfifo(folder / "gate")
     job = started("work.py::held", str(folder / "gate"))
 
     line = "in held\n      open(path).close()\n"  # not in the answer of a process that was too busy to give one
-    ran = until(lambda: shown if line in (shown := run("stack", job)).stdout else None)
+    ran = until(lambda: shown if line in (shown := ask("stack", job)).stdout else None)
 
     assert (ran.returncode, ran.stderr) == (0, "")
+    assert re.search(r'File "work.py", line \d+ in held', ran.stdout), ran.stdout
     (folder / "gate").write_text("")
-    assert run("result", job).stdout == "None\n"
+    assert ask("result", job).stdout == "None\n"
 
 
-def test_jobs_are_listed_newest_first(run, ask):
-    run("run", "work.py::add", "1")
-    run("run", "work.py::box", "1")
+def test_jobs_are_listed_newest_first(ask):
+    ask("run", "work.py::add", "1")
+    ask("run", "work.py::box", "1")
 
     table = ask("jobs").stdout.splitlines()
     listed = json.loads(ask("jobs", "--json").stdout)
@@ -279,9 +274,9 @@ def test_jobs_are_listed_newest_first(run, ask):
     assert all(0 < job["ran_s"] < 60 and job["gpus"] == 0 for job in listed)
 
 
-def test_jobs_are_narrowed_by_state_time_and_number(run, ask):
+def test_jobs_are_narrowed_by_state_time_and_number(ask):
     for word in ("1", "luck"):
-        run("run", "work.py::add" if word == "1" else "work.py::fail", word)
+        ask("run", "work.py::add" if word == "1" else "work.py::fail", word)
 
     def names(*words: str) -> list[str]:
         return [job["name"] for job in json.loads(ask("jobs", "--json", *words).stdout)]
@@ -295,26 +290,26 @@ def test_jobs_are_narrowed_by_state_time_and_number(run, ask):
     assert "is neither a duration nor a date" in ask("jobs", "--since", "yesterday").stderr
 
 
-def test_jobs_of_all_hosts_are_one_list_and_a_host_that_fails_is_named(folder, run, tmp_path):
+def test_jobs_of_all_hosts_are_one_list_and_a_host_that_fails_is_named(ask, folder, tmp_path):
     other = f"  other:\n    scheduler: local\n    root: {tmp_path}/other\n    limits: {{cores: 64}}\n"
     gone = "  gone:\n    scheduler: bare\n    address: nowhere.invalid\n    transport: openssh\n"
     text = (folder / "clusterfn.yml").read_text()
     (folder / "clusterfn.yml").write_text(text + other)
-    run("run", "here", "work.py::add", "1")
-    run("run", "other", "work.py::box", "1")
+    ask("run", "here", "work.py::add", "1")
+    ask("run", "other", "work.py::box", "1")
 
-    listed = run("jobs", "--all-hosts", "--json")
+    listed = ask("jobs", "--all-hosts", "--json")
     assert [(job["name"], job["host"]) for job in json.loads(listed.stdout)] == [("box", "other"), ("add", "here")]
-    assert len(run("jobs", "here", "other").stdout.splitlines()) == 3
+    assert len(ask("jobs", "here", "other").stdout.splitlines()) == 3
     (folder / "clusterfn.yml").write_text(text + other + gone)
-    partly = run("jobs", "--all-hosts")
+    partly = ask("jobs", "--all-hosts")
     assert partly.returncode == 1 and len(partly.stdout.splitlines()) == 3
     assert "no jobs of gone are shown: " in partly.stderr
 
 
-def test_cancel_all_ends_what_runs_and_nothing_else(run, ask, started):
+def test_cancel_all_ends_what_runs_and_nothing_else(ask, started):
     first, second = started("work.py::tick", "3000"), started("work.py::tick", "3000")
-    run("run", "work.py::add", "1")
+    ask("run", "work.py::add", "1")
 
     asked = ask("cancel", "--all")
     assert asked.returncode == 2 and "would cancel 2 jobs, and there is no terminal to ask" in asked.stderr
@@ -364,17 +359,17 @@ def test_a_script_runs_as_it_is_in_its_project_and_brings_its_outputs(run, proje
     assert [path.name for path in work.rglob("*") if path.is_file() and path.suffix != ".pyc"] == ["model.pt"]
 
 
-def test_a_script_that_sends_its_own_functions_is_distinguished_from_one_that_runs_there(run, project):
+def test_a_script_that_sends_its_own_functions_is_distinguished_from_one_that_runs_there(ask, project):
     (project / "square.py").write_text("from nowhere import x\n@cluster(\n    cores=2,\n)\ndef square(x): ...\n")
 
-    err = run("run", "square.py").stderr
+    err = ask("run", "square.py").stderr
 
     assert "python square.py, or for one function: clusterfn run square.py::square" in err
 
 
 def test_the_exit_status_of_a_script_becomes_ours(run, ask, project):
     ran = run("run", "train.py", "--fail", "7")
-    as_json = run("run", "--json", "train.py", "--fail", "7")
+    as_json = ask("run", "--json", "train.py", "--fail", "7")
 
     assert ran.returncode == as_json.returncode == 7
     assert ran.stderr.endswith("clusterfn: train.py has exited with status 7\n") and "Traceback" not in ran.stderr
@@ -382,8 +377,8 @@ def test_the_exit_status_of_a_script_becomes_ours(run, ask, project):
     assert [job["name"] for job in json.loads(ask("jobs", "--state", "raised", "--json").stdout)] == ["train"] * 2
 
 
-def test_a_detached_script_is_pulled_later(run, ask, project, tmp_path):
-    sent = run("run", "--detach", "--outputs", "model.*", "train.py", "--lr", "2")
+def test_a_detached_script_is_pulled_later(ask, project, tmp_path):
+    sent = ask("run", "--detach", "--outputs", "model.*", "train.py", "--lr", "2")
     job = sent.stdout.strip()
 
     assert sent.returncode == 0 and re.fullmatch("[0-9a-f]{16}", job)
@@ -399,18 +394,18 @@ def test_a_detached_script_is_pulled_later(run, ask, project, tmp_path):
     assert ask("pull", job, "--only", "*.csv").returncode == 1
 
 
-def test_a_project_is_no_home_and_not_too_large(run, project, monkeypatch):
+def test_a_project_is_no_home_and_not_too_large(ask, project, monkeypatch):
     monkeypatch.setenv("HOME", str(project))
-    assert "the project of train.py would be all of" in run("run", "train.py").stderr
+    assert "the project of train.py would be all of" in ask("run", "train.py").stderr
     monkeypatch.setenv("HOME", "/")
     with (project / "large.bin").open("wb") as file:
         file.truncate(300 << 20)
 
-    ran = run("run", "train.py")
+    ran = ask("run", "train.py")
 
     assert ran.returncode == 2 and "300 MB  large.bin" in ran.stderr
     assert "list large files in .gitignore" in ran.stderr
-    assert "there is no file trian.py; did you mean train.py?" in run("run", "trian.py").stderr
+    assert "there is no file trian.py; did you mean train.py?" in ask("run", "trian.py").stderr
 
 
 def test_a_shell_has_the_environment_of_a_host_and_the_folder_of_a_job(run, started, folder):
@@ -452,8 +447,8 @@ def test_a_shell_beside_a_job_of_slurm_is_on_its_node(hosts, tmp_path):
         job.stop()
 
 
-def test_rm_removes_what_has_ended_and_never_what_runs(run, ask, started, folder):
-    run("run", "work.py::add", "1")
+def test_rm_removes_what_has_ended_and_never_what_runs(ask, started, folder):
+    ask("run", "work.py::add", "1")
     running, (ended,) = started("work.py::tick", "3000"), json.loads(ask("jobs", "--state", "ended", "--json").stdout)
     place = folder / "root" / "jobs" / ended["id"]
 
@@ -545,12 +540,12 @@ def test_a_stdout_that_takes_nothing_is_no_defect_of_ours(folder, words, status,
         ("py36-ro", "root", "a folder that you can write to"),
     ],
 )
-def test_check_names_the_step_that_fails_and_its_remedy(folder, run, lab, alias, step, remedy):
+def test_check_names_the_step_that_fails_and_its_remedy(ask, folder, lab, alias, step, remedy):
     (folder / "clusterfn.yml").write_text(
         f"hosts:\n  {alias}:\n    ssh_config: {lab.ssh_config}\n    scheduler: bare\n"
     )
 
-    ran = run("check", "--no-job", alias)
+    ran = ask("check", "--no-job", alias)
 
     failed = re.search(rf"^FAIL  {step} .*\n(?: .*\n)* +next: (.*)$", ran.stdout, re.MULTILINE)
     assert failed, ran.stdout

@@ -48,11 +48,6 @@ def project(tmp_path, monkeypatch) -> Path:
     return folder
 
 
-def cli(*words: str, **more: object) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "clusterfn", *words]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=150, check=False, **more)  # type: ignore[call-overload,no-any-return]
-
-
 @pytest.mark.parametrize(
     ("words", "printed", "status"),
     [
@@ -63,8 +58,8 @@ def cli(*words: str, **more: object) -> subprocess.CompletedProcess[str]:
         (["--", "sh", "-c", "kill -SEGV $$"], "", 139), (["--stdin", "lines.txt", "--", "cat"], "one\ntwo", 0),
     ],
 )  # fmt: skip
-def test_a_command_runs_as_it_would_here(here, project, words, printed, status):
-    ran = cli("run", *words)
+def test_a_command_runs_as_it_would_here(ask, here, project, words, printed, status):
+    ran = ask("run", *words)
 
     assert (ran.returncode, ran.stdout.strip()[: len(printed)]) == (status, printed), ran.stderr
     assert "Traceback" not in ran.stderr
@@ -85,7 +80,9 @@ EACH_WAY = "python scripts/run.py a && python -m lab.cli a && lab-train a | cat 
 
 @pytest.mark.parametrize("code", ["src/lab", "lab"])
 @pytest.mark.parametrize(("words", "times"), [(["lab-train", "a"], 1), ([EACH_WAY], 4)])
-def test_a_project_that_can_be_installed_is_imported_as_if_it_were(here, tmp_path, monkeypatch, code, words, times):
+def test_a_project_that_can_be_installed_is_imported_as_if_it_were(
+    ask, here, tmp_path, monkeypatch, code, words, times
+):
     for name, text in {
         "pyproject.toml": PYPROJECT, f"{code}/__init__.py": "", "job.sh": "#!/bin/sh\nlab-train a\n",
         f"{code}/cli.py": "import sys\ndef main():\n    print('lab', sys.argv[1])\nif __name__ == '__main__': main()\n",
@@ -95,7 +92,7 @@ def test_a_project_that_can_be_installed_is_imported_as_if_it_were(here, tmp_pat
         (tmp_path / "lab" / name).write_text(text)
     monkeypatch.chdir(tmp_path / "lab")
 
-    ran = cli("run", "--", *words)
+    ran = ask("run", "--", *words)
 
     assert (ran.returncode, ran.stdout) == (0, "lab a\n" * times), ran.stderr
 
@@ -125,14 +122,15 @@ def test_folders_and_links_of_a_project_are_there_and_what_is_written_comes_back
     ],
 )  # fmt: skip
 def test_what_is_piped_in_is_the_standard_input_of_the_command(here, project, words, given, printed):
-    ran = cli("run", *words, input=given)
+    argv = [sys.executable, "-m", "clusterfn", "run", *words]
+    ran = subprocess.run(argv, input=given, capture_output=True, text=True, timeout=150, check=False)
 
     values = [each["value"] for each in json.loads(ran.stdout)] if "--json" in words else [ran.stdout]
     assert {json.dumps(each) if "--json" in words else each for each in values} == {printed}, ran.stderr
     assert f"the command gets {len(given)} bytes of standard input" in ran.stderr
 
 
-def test_ctrl_c_on_a_command_says_how_to_follow_it_to_its_exit_status(here, project, tmp_path):
+def test_ctrl_c_on_a_command_says_how_to_follow_it_to_its_exit_status(ask, here, project, tmp_path):
     line = f"echo began; until [ -e {tmp_path}/go ]; do sleep 0.1; done; exit 7"
     waiting = subprocess.Popen(
         [sys.executable, "-m", "clusterfn", "run", "--", line], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -145,7 +143,7 @@ def test_ctrl_c_on_a_command_says_how_to_follow_it_to_its_exit_status(here, proj
     followed = re.search(r"follow it: +clusterfn (attach \w+)   which exits with its exit status", said)
     assert followed and "clusterfn result" not in said, said
     (tmp_path / "go").touch()
-    ran = cli(*followed[1].split())
+    ran = ask(*followed[1].split())
     assert (ran.returncode, ran.stdout) == (7, "began\n"), ran.stderr
     assert "clusterfn result" not in ran.stderr
 
@@ -193,38 +191,38 @@ def test_a_result_that_is_not_written_is_an_error_of_the_result(here, project):
         clusterfn.run("true", result="none.json")
 
 
-def test_each_value_of_a_map_is_a_run_and_one_failure_is_the_exit_code(here, project):
-    ran = cli("run", "--json", "--map", "fail=0,3", "--map", "lr=1..2", "--", "python", "train.py", "--fail", "{fail}",
+def test_each_value_of_a_map_is_a_run_and_one_failure_is_the_exit_code(ask, here, project):
+    ran = ask("run", "--json", "--map", "fail=0,3", "--map", "lr=1..2", "--", "python", "train.py", "--fail", "{fail}",
               "--lr", "{lr}")  # fmt: skip
 
     told = json.loads(ran.stdout)
     assert ran.returncode == 1
     assert [each["exit_status"] for each in told] == [0, 0, 3, 3]
     assert told[3]["arguments"] == {"fail": "3", "lr": "2"}
-    all_failed = cli("run", "--map", "fail=3,4", "--", "python", "train.py", "--fail", "{fail}")
+    all_failed = ask("run", "--map", "fail=3,4", "--", "python", "train.py", "--fail", "{fail}")
     assert re.search(r"next:  clusterfn logs \w{4} shows what each item printed", all_failed.stderr)
 
 
-def test_a_job_shows_its_command(here, project):
-    cli("run", "--detach", "--", "python", "train.py", "--lr", "0.5")
+def test_a_job_shows_its_command(ask, here, project):
+    ask("run", "--detach", "--", "python", "train.py", "--lr", "0.5")
 
-    (job,) = json.loads(cli("jobs", "--json").stdout)
+    (job,) = json.loads(ask("jobs", "--json").stdout)
     assert (job["name"], job["arguments"]) == ("train", "python train.py --lr 0.5")
-    got = cli("result", job["id"])
+    got = ask("result", job["id"])
     assert (got.returncode, got.stdout) == (0, "")
     assert f"clusterfn logs {job['id'][:4]} shows what it printed" in got.stderr
 
 
-def test_what_is_called_a_token_or_a_password_is_shown_nowhere(here, project):
+def test_what_is_called_a_token_or_a_password_is_shown_nowhere(ask, here, project):
     fails = ["sh", "-c", "exit 3"]
-    once = cli("run", "--", *fails, "--token", "geheim1", "password=geheim2")
-    each = cli("run", "--map", "token=geheim3,geheim4", "--", *fails, "--token={token}")
+    once = ask("run", "--", *fails, "--token", "geheim1", "password=geheim2")
+    each = ask("run", "--map", "token=geheim3,geheim4", "--", *fails, "--token={token}")
     called = clusterfn.cluster(login).submit("geheim5")
     with pytest.raises(CommandFailed) as caught:
         clusterfn.command([*fails, "{password}"])("geheim6")
     called.result()
 
-    listed = cli("jobs")
+    listed = ask("jobs")
     assert "geheim" not in once.stderr + each.stderr + listed.stdout + str(caught.value)
     assert "sh -c 'exit 3' --token ***" in listed.stdout
 
@@ -240,9 +238,9 @@ def test_pull_fetches_what_a_command_has_left_and_no_caches_of_its_project(here,
     assert [file.name for file in made.files] == ["metrics.json"]
 
 
-def test_secrets_reach_a_command_and_its_evidence_does_not_show_them(here, project, monkeypatch):
+def test_secrets_reach_a_command_and_its_evidence_does_not_show_them(ask, here, project, monkeypatch):
     monkeypatch.setenv("TOKEN", "geheim1234")
-    ran = cli("run", "--secret", "TOKEN", "--", 'test -n "$TOKEN" && echo $TOKEN >&2; exit 5')
+    ran = ask("run", "--secret", "TOKEN", "--", 'test -n "$TOKEN" && echo $TOKEN >&2; exit 5')
 
     assert ran.returncode == 5
     with pytest.raises(CommandFailed) as caught:
@@ -274,13 +272,13 @@ def test_the_warning_before_the_end_reaches_the_command_and_a_requeue_begins_aga
     assert job.logs() == "resumed\n"
 
 
-def test_an_array_of_sbatch_is_a_map(here, project):
+def test_an_array_of_sbatch_is_a_map(ask, here, project):
     (project / "job.sbatch").write_text(
         "#!/bin/bash\n#SBATCH --array=1-3%2\n#SBATCH -p gpu\ncd $SLURM_SUBMIT_DIR\n"
         'echo "[$SLURM_ARRAY_TASK_ID, $((SLURM_JOB_ID - SLURM_ARRAY_JOB_ID))]" > out.json\n'
         "mv slurm-${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID.out log.txt\n"
     )
-    ran = cli("run", "--result", "out.json", "--json", "job.sbatch")
+    ran = ask("run", "--result", "out.json", "--json", "job.sbatch")
 
     assert [each["value"] for each in json.loads(ran.stdout)] == [[1, 0], [2, 1], [3, 2]], ran.stderr
     assert "not taken from job.sbatch: --partition=gpu (the host has no SLURM)" in ran.stderr
@@ -309,14 +307,14 @@ def whichever_gpus(text):
         "-n 3 --gpus=2 --cpus-per-gpu=2 --mem-per-gpu=200M", "--gpus-per-node=2 --ntasks-per-gpu=1 --gpu-bind=single:1",
     ],
 )  # fmt: skip
-def test_a_script_has_what_plain_sbatch_gives_it(hosts, lab, project, lines):
+def test_a_script_has_what_plain_sbatch_gives_it(ask, hosts, lab, project, lines):
     text = f"#!/bin/bash\n#SBATCH {lines}\n#SBATCH -p gpu\n{SEES}"
     (project / "job.sh").write_text(text)
     out, plain = hosts.root / "plain.out", hosts.root / "job.sh"
     plain.write_text(text)
     shutil.chown(plain, "cfbash")
 
-    ran = cli("run", "slurm", "job.sh")
+    ran = ask("run", "slurm", "job.sh")
     lab.ssh("slurm", ["sbatch", "--wait", f"--chdir={hosts.root}", f"--output={out}", str(plain)])
 
     assert ran.returncode == 0, ran.stderr
@@ -342,12 +340,12 @@ def test_a_script_on_one_machine_has_the_variables_and_the_log_of_sbatch(here, p
 
 
 @pytest.mark.lab
-def test_a_script_of_sbatch_starts_its_tasks_by_srun(hosts, project):
+def test_a_script_of_sbatch_starts_its_tasks_by_srun(ask, hosts, project):
     (project / "job.sbatch").write_text(
         "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=2\n#SBATCH --mem=500M\n#SBATCH -J tasks\n"
         "#SBATCH --output=%x.out\necho script $SLURM_JOB_NAME\nsrun sh -c 'echo task $SLURM_PROCID'\n"
     )
-    ran = cli("run", "slurm", "job.sbatch")
+    ran = ask("run", "slurm", "job.sbatch")
 
     assert ran.returncode == 0, ran.stderr
     assert sorted(ran.stdout.splitlines()) == ["script tasks", "task 0", "task 1", "task 2", "task 3"]
@@ -395,6 +393,13 @@ def test_torchrun_uses_the_gpus_of_the_job(hosts, project):
     assert job.logs() == "4\n"
 
 
+@pytest.fixture(scope="module")
+def venv(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("venv")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    return folder
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only there workers are forked")
 @pytest.mark.parametrize(
     ("starts", "workers"),
@@ -406,12 +411,11 @@ def test_torchrun_uses_the_gpus_of_the_job(hosts, project):
     ],
     ids=["a thread", "prints", "variables and random numbers", "late variables"],
 )
-def test_check_says_whether_workers_are_forked_and_why_not(here, tmp_path, starts, workers):
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
-    packages = next((tmp_path / "venv" / "lib").glob("python*/site-packages"))
+def test_check_says_whether_workers_are_forked_and_why_not(ask, here, venv, starts, workers):
+    packages = next((venv / "lib").glob("python*/site-packages"))
     (packages / "certifi-like.pth").write_text(f"import sys; {starts}\n")
 
-    ran = cli("check", "here", "--environment", f"venv:{tmp_path / 'venv'}")
+    ran = ask("check", "here", "--environment", f"venv:{venv}")
 
     why = "" if workers == "forked" else "started by exec, because when it starts, the environment "
     assert re.search(rf"PASS  function +returned from .* s; workers: {why}{workers}$", ran.stdout, re.MULTILINE), ran

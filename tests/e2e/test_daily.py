@@ -36,7 +36,7 @@ def score(cfg: Any, extra: Any = None) -> float:
 score.__module__ = "__main__"
 
 
-def test_two_jobs_of_one_function_are_distinguished(here):
+def test_two_jobs_of_one_function_are_distinguished(ask, here):
     jobs = [cluster(name="lr 0.2")(score).submit({"lr": lr}, extra="x") for lr in (0.1, 0.2)]
     group = cluster(score).map([{"lr": 1}, {"lr": 2}, {"lr": 3}])
     concurrent.futures.wait(jobs)
@@ -46,11 +46,8 @@ def test_two_jobs_of_one_function_are_distinguished(here):
     assert [told[job.id].arguments for job in jobs] == ["{'lr': 0.1}, extra='x'", "{'lr': 0.2}, extra='x'"]
     assert {told[job.id].name for job in jobs} == {"lr 0.2"} and jobs[0].name == "lr 0.2"
     assert told[group.id].arguments == "{'lr': 1} … {'lr': 3}"
-    table = subprocess.run([sys.executable, "-m", "clusterfn", "jobs"], capture_output=True, text=True, check=True)
-    assert "lr 0.2  {'lr': 0.2}, extra='x'  here" in table.stdout
-    named = subprocess.run(
-        [sys.executable, "-m", "clusterfn", "result", "lr 0.2", "--json"], capture_output=True, text=True, check=True
-    )
+    assert "lr 0.2  {'lr': 0.2}, extra='x'  here" in ask("jobs").stdout
+    named = ask("result", "lr 0.2", "--json")
     assert json.loads(named.stdout) == 0.2, "a name means its newest job"
 
 
@@ -173,7 +170,13 @@ def main(x):
 
 
 @pytest.mark.parametrize(
-    "line", ["main(1)", "main.submit(2).result()", "main.map([1, 2]).results()", "cluster(gpu=1)", "main(1, 2)"]
+    "line",
+    [
+        "main(1)",
+        "main.map([1, 2]).results()",
+        "cluster(gpu=1)",
+        *(pytest.param(line, marks=pytest.mark.long) for line in ("main.submit(2).result()", "main(1, 2)")),
+    ],
 )
 def test_the_traceback_of_a_script_has_no_frame_of_clusterfn(here, tmp_path, line):
     (tmp_path / "script.py").write_text(UNCAUGHT % line)

@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Collection, Iterator
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,9 @@ from tests.e2e.conftest import BOTH, ON_SLURM, lab_venv, local_host
 from tests.processes import agents_here, command_of, tagged
 from tests.waiting import WAIT_S, stays, until
 
-pytest.importorskip("distributed", reason="dask is not installed")
 pytestmark = [
+    # Imported here, it would cost each process of the tests half a second.
+    pytest.mark.skipif(find_spec("distributed") is None, reason="dask is not installed"),
     pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="looks at processes in /proc"),
     # numpy is here and not in the lab's environment: dask warns if the workers are there before the client
     pytest.mark.filterwarnings("ignore:Mismatched versions found"),

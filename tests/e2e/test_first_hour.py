@@ -318,7 +318,11 @@ def fingerprint(port: int) -> str:
 
 @pytest.mark.parametrize(
     ("options", "wanted"),
-    [([], "--name"), (["--yes"], "--fingerprint"), (["--yes", "--fingerprint", "right"], "did not let")],
+    [
+        ([], "--name"),
+        pytest.param(["--yes"], "--fingerprint", marks=pytest.mark.long),
+        pytest.param(["--yes", "--fingerprint", "right"], "did not let", marks=pytest.mark.long),
+    ],
 )
 def test_without_a_terminal_what_is_missing_is_named(
     laptop: Laptop, address: str, options: list[str], wanted: str

@@ -54,13 +54,13 @@ def queued(site: OwnSlurm) -> list[str]:
     return site.run("squeue", "--noheader", "--states=all", "--format=%i").stdout.split()
 
 
-def test_a_call_waits_with_slurms_words_until_there_is_room(site, may_have):
+def test_a_call_waits_with_slurms_words_until_there_is_room(ask, site, may_have):
     may_have(0)
     before = queued(site)
     first, second = (clusterfn.cluster(abs).submit(-number) for number in (1, 2))
     until(lambda: WORDS in first.reason and WORDS in second.reason)
     states = first.state, second.state
-    listed = subprocess.run([sys.executable, "-m", "clusterfn", "jobs"], capture_output=True, text=True, check=True)
+    listed = ask("jobs")
 
     may_have(1)
 

@@ -183,7 +183,10 @@ of_the_user()
 """
 
 
-@pytest.mark.parametrize("what", WAITING)
+@pytest.mark.parametrize(
+    "what",
+    ["a call", "a sweep", *(pytest.param(what, marks=pytest.mark.long) for what in ("an exception", "each result"))],
+)
 @pytest.mark.usefixtures("here")
 def test_what_follows_shows_the_users_frames_and_not_ours(tmp_path, what):
     script = tmp_path / "script.py"

@@ -201,13 +201,12 @@ def test_a_killed_element_costs_the_item_that_ran_and_nothing_else(hosts, gate, 
     assert [len(began(gate, x)) for x in range(12)] == [1] * 12
 
 
-def test_where_the_running_items_are_can_be_asked(hosts, gate):
+def test_where_the_running_items_are_can_be_asked(ask, hosts, gate):
     group = cluster(host="tensor01")(counted_until_told(gate, (1, 2))).map(range(3), max_parallel=2)
     until(lambda: began(gate, 1) and began(gate, 2))
 
     def stack():
-        argv = [sys.executable, "-m", "clusterfn", "stack", group.id]
-        shown = subprocess.run(argv, capture_output=True, text=True, timeout=150, check=False)
+        shown = ask("stack", group.id)
         return shown if shown.stdout.count("time.sleep(0.02)") == 2 else None
 
     shown = until(stack)  # a busy process may answer too late, or from between two naps
@@ -256,7 +255,7 @@ print(json.dumps(group.id))
 
 
 @ON_SLURM
-def test_a_group_that_was_stopped_before_all_had_begun_is_found_with_all_its_ends(hosts, host, run_script):
+def test_a_group_that_was_stopped_before_all_had_begun_is_found_with_all_its_ends(ask, hosts, host, run_script):
     text = f"""
 import json, time
 from clusterfn import cluster
@@ -271,9 +270,7 @@ next(iter(group))
 print(json.dumps(group.id))
 """
     group_id = run_script(text)
-    ran = subprocess.run(
-        [sys.executable, "-m", "clusterfn", "cancel", group_id], capture_output=True, text=True, timeout=150
-    )
+    ran = ask("cancel", group_id)
 
     assert ran.returncode == 0 and "was stopped: CANCELLED (8 of 8 ended: 1 returned, 7 cancelled)" in ran.stderr
     assert next(job.state for job in clusterfn.jobs(host) if job.id == group_id) == "CANCELLED"

@@ -252,6 +252,7 @@ def test_check_warns_of_a_bare_host_that_may_be_a_login_node(site: Any, machine:
     assert re.search("WARN +scheduler +this may be the login node of a cluster: its greeting says", checked), checked
 
 
+@pytest.mark.long
 def test_a_server_without_signs_is_bare_without_a_question(site: Any, machine: Machine) -> None:
     site.start()
 

@@ -156,7 +156,9 @@ def leaves(note: str, which: str) -> bool:
     return "\0jobs\0" in Path("/proc/self/cmdline").read_text()
 
 
-@pytest.mark.parametrize(("which", "error"), [("supervisor", "WorkerLost"), ("keeper", "KilledBySignal")])
+@pytest.mark.parametrize(
+    ("which", "error"), [pytest.param("supervisor", "WorkerLost", marks=pytest.mark.long), ("keeper", "KilledBySignal")]
+)
 def test_what_a_call_leaves_is_ended_when_its_supervisor_or_keeper_is_killed(
     here: Path, tmp_path: Path, which: str, error: str
 ):
@@ -219,46 +221,6 @@ def test_an_environment_that_has_changed_is_used_as_it_is_now(here: Path, tmp_pa
 
     assert find() == (False, "project")
     assert call_until_forked(find, lambda value: value[0]) == (True, "project")
-
-
-@pytest.mark.parametrize(
-    "starts",
-    ["print('hello')", "import threading, time; threading.Thread(target=time.sleep, args=(9,), daemon=True).start()"],
-    ids=["prints", "starts a thread"],
-)
-def test_what_an_environment_does_when_it_starts_is_done_for_each_call(here: Path, tmp_path: Path, starts: str):
-    python = _venv(tmp_path)
-    (next((tmp_path / "venv" / "lib").glob("python*/site-packages")) / "sitecustomize.py").write_text(starts + "\n")
-    f = cluster(environment=f"python:{python}")(is_forked)
-
-    jobs = []
-    for _ in range(4):
-        jobs.append(f.submit())
-        stays(lambda: not jobs[-1].result(), 0.3)
-
-    assert not any(job.result() for job in jobs)
-    until(lambda: template_of(here) == 0)
-    assert [job.logs().count("hello") for job in jobs] == [1 if "hello" in starts else 0] * 4
-
-
-def test_forked_calls_draw_numbers_of_their_own_from_generators_made_at_the_start(here: Path, tmp_path: Path):
-    python = _venv(tmp_path)
-    packages = next((tmp_path / "venv" / "lib").glob("python*/site-packages"))
-    (packages / "at_start.py").write_text("import random\nOWN = random.Random()\nrandom.seed(42)\n")
-    (packages / "certifi-like.pth").write_text("import at_start\n")
-
-    @cluster(environment=f"python:{python}")
-    def draw(x: int = 0) -> tuple[bool, float, float]:
-        import random
-        import sys
-
-        own = sys.modules["at_start"].OWN
-        return "\0jobs\0" in Path("/proc/self/cmdline").read_text(), random.random(), own.random()
-
-    found = [draw(), call_until_forked(draw, lambda value: value[0]), draw(), *draw.map(range(3)).results()]
-
-    assert [each[0] for each in found[1:3]] == [True, True]
-    assert len({each[1] for each in found}) == 6 and len({each[2] for each in found}) == 6
 
 
 def test_spare_off(tmp_path: Path, warm_root: Path, monkeypatch: pytest.MonkeyPatch):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -41,7 +39,7 @@ def run_stuck(host: str) -> clusterfn.Job[str]:
 
 @pytest.mark.parametrize("host", ["slurm", pytest.param("gridengine-bash", marks=pytest.mark.long)])
 def test_a_job_that_stopped_its_supervisor_is_ended_by_cancel(
-    hosts: Hosts, host: str, lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ask: Any, hosts: Hosts, host: str, lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     if host.startswith("gridengine"):
         extra = "scheduler: grid_engine\npoll_floor: 1s\ndefaults: {memory: 500MB}"
@@ -52,9 +50,7 @@ def test_a_job_that_stopped_its_supervisor_is_ended_by_cancel(
     until((hosts.root / "jobs" / job.id / "attempts" / "1" / "work" / "stopped").exists)
     began = time.monotonic()
 
-    said = subprocess.run(
-        [sys.executable, "-m", "clusterfn", "cancel", job.id], capture_output=True, text=True, timeout=150
-    )
+    said = ask("cancel", job.id)
 
     assert said.returncode == 0, said.stderr
     assert "was stopped: CANCELLED" in said.stderr

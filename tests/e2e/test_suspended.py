@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -54,13 +52,13 @@ def number_of(site: OwnSlurm) -> str:
     return site.run("squeue", "--noheader", "--states=R,S", "--format=%i").stdout.split()[-1]
 
 
-def test_a_suspended_job_has_all_of_its_time(site, call):
+def test_a_suspended_job_has_all_of_its_time(ask, site, call):
     job = call(time=f"{PAUSE_S:g}s")
     number = number_of(site)
     assert site.run("scontrol", "suspend", number).returncode == 0
     until(lambda: job.state == "SUSPENDED")
     seen = job.status
-    listed = subprocess.run([sys.executable, "-m", "clusterfn", "jobs"], capture_output=True, text=True, check=True)
+    listed = ask("jobs")
     stays(lambda: job.state == "SUSPENDED", PAUSE_S)
     site.run("scontrol", "resume", number)
     until(lambda: job.state == "RUNNING")

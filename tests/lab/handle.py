@@ -122,11 +122,6 @@ class SlurmControls:
             time.sleep(0.1)
         return state
 
-    def cancel_all(self) -> None:
-        """Cancel every job of every lab account."""
-        for account in layout.ACCOUNT_LIST:
-            self.run("scancel", f"--user={account.name}")
-
     def heal(self, timeout_s: float = 150) -> None:
         """Every daemon runs and every node takes jobs: to be called after a test that broke something."""
         for name in ("munged", "slurmctld", *(f"slurmd-{node}" for node in layout.NODES)):
@@ -160,11 +155,6 @@ class GridEngineControls:
             time.sleep(0.1)
         words = [line.split(maxsplit=1) for line in done.stdout.splitlines()]
         return {pair[0]: pair[1].strip() for pair in words if len(pair) == 2}
-
-    def cancel_all(self) -> None:
-        """Delete every job of every lab account."""
-        for account in layout.ACCOUNT_LIST:
-            self.run("qdel", "-u", account.name)
 
 
 class Lab:
