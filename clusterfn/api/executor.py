@@ -197,4 +197,4 @@ class Executor(concurrent.futures.Executor):
 def _in_order(group: JobGroup[R, Any], until: float | None) -> Iterator[R]:
     """Yield each value and keep none: together they may be larger than memory."""
     for index in range(len(group)):
-        yield state_of_group(group).items.give_away(index, until)
+        yield state_of_group(group).give_away(index, until)

@@ -1,14 +1,13 @@
 """One element of a group: a task of a job array on SLURM, elsewhere a process of its own. It is followed as a job is.
 
-What it reports about its items goes to `ItemResults`, and what it waits for to the state of its group. What the group
-has to act on is a signal.
+What it reports about its items goes to `ItemResults`, and what it waits for to the state of its group.
 """
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Union
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING, SUSPENDED
@@ -17,81 +16,62 @@ from clusterfn.calls.following import AgentSource, OnOutput
 from clusterfn.calls.item_results import ItemResults, ItemStream
 from clusterfn.calls.queue_place import QueuePlace
 from clusterfn.calls.run import Location, Run
-from clusterfn.config.job_spec import JobSpec
+from clusterfn.config.job_spec import Group, JobSpec
 from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.hosts import loop
 from clusterfn.hosts.rpc.requests import Followed
-from clusterfn.scheduler.base import SchedulerVerdict
 
 if TYPE_CHECKING:
     from clusterfn.calls.arriving import Arriving
     from clusterfn.calls.group_state import GroupState
     from clusterfn.hosts.connection import Reply
+    from clusterfn.hosts.host_state import HostState
+    from clusterfn.scheduler.base import SchedulerVerdict
 
 
-class ElementEnded(NamedTuple):
-    """An element has ended for good, with this outcome."""
-
-    published: Mapping[str, Any]
-
-
-class ElementsRefused(NamedTuple):
-    """These elements were not started."""
-
-    numbers: Sequence[int]
-    error: BaseException
-
-
-class ElementInconclusive(NamedTuple):
-    """The host cannot conclude an element."""
-
-    error: ClusterfnError
-
-
-class ElementRequeued(NamedTuple):
-    """An element waits in the scheduler's queue again."""
-
-
-class NoneWillBegin(NamedTuple):
-    """Elements that have not begun never will, for this reason."""
-
-    verdict: SchedulerVerdict
-
-
-ElementSignal = Union[ElementEnded, ElementsRefused, ElementInconclusive, ElementRequeued, NoneWillBegin]
-
-
-class OfGroup(NamedTuple):
-    """What the elements of one group share.
+class GroupOnHost:
+    """A group on its host: what its elements share, and what they tell it, from any thread. None of that may wait.
 
     Attributes:
-        job: What the group was sent as.
-        state: Its own, which shows what it waits for.
+        job: What it was sent as.
+        group: Its state, which displays read.
+        spec: How many items it has, and how they are shared out.
         queue: Its place in the scheduler's queue.
-        results: What collects the results of its items.
-        put: Takes what the group has to act on, from any thread; does not wait.
+        item_results: What collects the results of its items.
     """
 
-    job: JobSpec
-    state: GroupState
-    queue: QueuePlace
-    results: ItemResults
-    put: Callable[[ElementSignal], None]
+    item_results: ItemResults
+
+    def __init__(self, host: HostState, job: JobSpec, group: GroupState) -> None:
+        self.host, self.job, self.group = host, job, group
+        self.spec = cast(Group, job.group)
+        self.folder = layout.job_dir(job.root, job.id)
+        self.queue = QueuePlace(host, self.folder, layout.job_name(job.name, job.id))
+
+    def element_ended(self, published: Mapping[str, Any]) -> None:
+        """Take the outcome of an element that has ended for good."""
+
+    def element_is_inconclusive(self, error: ClusterfnError) -> None:
+        """Take why the host cannot conclude an element."""
+
+    def element_waits_again(self) -> None:
+        """Take note that an element is back in the scheduler's queue."""
+
+    def elements_refused(self, error: BaseException) -> None:
+        """Take why elements were not started, which are dropped."""
+
+    def conclude(self, verdict: SchedulerVerdict) -> object:
+        """Conclude every item without an element by this verdict; elements that have not begun never will."""
 
 
 class ArrayTask(Run):
-    """One element of a group. What it prints, and the progress of its files, are not shown.
+    """One element of a group, by its number. What it prints, and the progress of its files, are not shown."""
 
-    Args:
-        of: Its group.
-        number: Which of its elements.
-    """
-
-    def __init__(self, of: OfGroup, number: int) -> None:
+    def __init__(self, of: GroupOnHost, number: int) -> None:
         super().__init__(ElementLocation(of, number))
         self._of = of
         self.begun = self.over = False
-        self.source = JournalSource(self, of.results, number)
+        self.source = JournalSource(self, of.item_results, number)
 
     def follow_when_claimed(self) -> None:
         """Follow it once it has a claim: before that it has no files."""
@@ -117,10 +97,7 @@ class ArrayTask(Run):
         self.source.follow()
 
     def follow_now(self) -> None:
-        """Follow it without a claim.
-
-        An element that only gave up items never has one, and one that waits again gets it later.
-        """
+        """Follow it without a claim: one that only gave up items never has one, others may get it later."""
         if not self.begun:
             awaited = self.source.awaited
             self.follow()
@@ -128,48 +105,42 @@ class ArrayTask(Run):
             if awaited is not None:
                 awaited.cancel()
 
-    @property
-    def waits(self) -> bool:
-        """Whether it has not begun, or waits again."""
-        return not self.over and self.state == PENDING
-
     def note_silence(self) -> None:
-        self._of.state.note_silence()
+        self._of.group.note_silence()
 
     def note_requeue(self) -> None:
-        self._of.put(ElementRequeued())
+        self._of.element_waits_again()
 
     def set_state(self, state: str, reason: str = "", since: float | None = None) -> None:
         self._now = state, reason
-        self._of.state.set_state(state, reason if state in (PENDING, SUSPENDED) else "")
+        self._of.group.set_reason(reason if state in (PENDING, SUSPENDED) else "")
 
     def note_quiet(self, why: str, item: str = "") -> None:
         if why:
-            self._of.results.say_quiet(item, why)
+            self._of.item_results.say_quiet(item, why)
 
     def show_connection(self, trouble: str) -> None:
-        self._of.state.show_connection(trouble)
+        self._of.group.set_reason(trouble)
 
     def settle(self, published: Mapping[str, Any], arriving: Arriving | None) -> None:
         self.over = True
-        self._of.put(ElementEnded(published))
+        self._of.element_ended(published)
 
     def lose(self, error: ClusterfnError) -> None:
         if not self.over:
-            self._of.state.items.fail(error)
+            self._of.group.fail(error)
 
     def fail(self, error: ClusterfnError, kind: str = "") -> None:
         self.over = True
-        self._of.put(ElementInconclusive(error))
+        self._of.element_is_inconclusive(error)
 
 
 class ElementLocation(Location):
     """Where an element of a group is."""
 
-    def __init__(self, of: OfGroup, number: int) -> None:
-        folder = layout.element_dir(of.queue.folder, number)
-        name = f"{of.queue.scheduler_name}.{number}"
-        super().__init__(of.queue.host, of.state.id, folder, name, of.job.bridge, results=of.job.results)
+    def __init__(self, of: GroupOnHost, number: int) -> None:
+        folder, name = layout.element_dir(of.folder, number), f"{of.queue.scheduler_name}.{number}"
+        super().__init__(of.host, of.group.id, folder, name, of.job.bridge, results=of.job.results)
         self._number = number
 
     def log_path(self, stream: str) -> str:
@@ -183,10 +154,11 @@ class ElementLocation(Location):
 class JournalSource(AgentSource):
     """What comes of an element: the journal and the values of each attempt. What it prints is not shown."""
 
+    _stream: ItemStream
+
     def __init__(self, run: Run, results: ItemResults, number: int) -> None:
         super().__init__(run)
         self._results, self._number = results, number
-        self._stream = ItemStream(number, 1)
 
     def follow_files(self, shown_by: Sequence[OnOutput], heard: Mapping[str, int]) -> Reply[bytes]:
         """Follow what the present attempt reports about its items, and their values."""
@@ -204,4 +176,4 @@ class JournalSource(AgentSource):
         return self.awaited
 
     def take_rest(self) -> None:
-        self._results.take_end(self._stream)
+        self._results.take_values(self._stream, b"", is_end=True)

@@ -10,8 +10,7 @@ from clusterfn.calls import outcome_errors
 from clusterfn.errors import ConfigError, MapError
 
 if TYPE_CHECKING:
-    from clusterfn.calls.group_items import ItemOutcome
-    from clusterfn.calls.group_state import GroupState
+    from clusterfn.calls.group_state import GroupState, ItemOutcome
 
 OnError = Literal["collect", "raise"]
 # Causes in an error, and items that each of them names.
@@ -20,11 +19,7 @@ _ITEMS = 8
 
 
 def check_on_error(on_error: str) -> None:
-    """Check the keyword of a map that says what becomes of the exception of an item.
-
-    Raises:
-        ConfigError: It is neither "collect" nor "raise".
-    """
+    """Reject what is neither "collect" nor "raise", as to the exception of an item."""
     if on_error not in get_args(OnError):
         raise ConfigError(f"on_error={on_error!r} is not known", hint='use "collect" or "raise"')
 
@@ -37,24 +32,23 @@ def result_of(ended: ItemOutcome, *, raises: bool) -> Any:
 
 
 def results_of(group: GroupState) -> list[Any]:
-    """Return the value of each item, or the exception in its place; all of them have ended.
-
-    Raises:
-        MapError: Every item failed; it lists the most frequent causes with their counts.
-    """
-    errors = list(group.items.failed.values())
+    """Return the value of each item, or the exception in its place; raise `MapError` if all of them failed."""
+    errors = list(group.failed.values())
     if errors and len(errors) == len(group):
-        raise _error_of_all(group, errors)
-    return [group.items.end_of(index, None).result for index in range(len(group))]
+        raise MapError(
+            f"none of the {len(group)} items returned",
+            host=group.host,
+            job=group.id,
+            stage="function",
+            evidence=causes(dict(enumerate(errors)), _CAUSES, named=False),
+            hint="group.failed has each exception, group.logs(index) what that item printed",
+            log=f"{group.host}:{group.folder}/{layout.ELEMENTS}",
+        ) from errors[0]
+    return [group.end_of(index, None).result for index in range(len(group))]
 
 
 def causes(errors: Mapping[int, BaseException], most: int, named: bool = True) -> list[str]:
-    """List causes with their counts, the most frequent first.
-
-    Args:
-        errors: Index of an item -> why it failed.
-        most: How many causes are listed.
-        named: Whether each cause names its items.
+    """List so many causes with their counts, the most frequent first, with the items of each if they are `named`.
 
     Example:
         >>> causes({7: ValueError("no"), 23: ValueError("no")}, most=5)
@@ -71,18 +65,3 @@ def causes(errors: Mapping[int, BaseException], most: int, named: bool = True) -
 def _items(which: Sequence[int]) -> str:
     more = ", …" if len(which) > _ITEMS else ""
     return f" (item{'s' if len(which) > 1 else ''} {', '.join(map(str, which[:_ITEMS]))}{more})"
-
-
-def _error_of_all(group: GroupState, errors: Sequence[BaseException]) -> MapError:
-    """Return the error of a group of which no item returned."""
-    error = MapError(
-        f"none of the {len(group)} items returned",
-        host=group.host,
-        job=group.id,
-        stage="function",
-        evidence=causes(dict(enumerate(errors)), _CAUSES, named=False),
-        hint="group.failed has each exception, group.logs(index) what that item printed",
-        log=f"{group.host}:{group.folder}/{layout.ELEMENTS}",
-    )
-    error.__cause__ = errors[0]
-    return error

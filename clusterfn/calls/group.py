@@ -1,7 +1,6 @@
 """Many calls of one function as their user sees them: what each is doing and leaves behind, stopping, and retrying.
 
-Has only names that a user may call; the state is in `group_state.GroupState`, which `state_of_group` gives. Their
-results come in the order of the items, or with `as_completed` as each call ends.
+Has only names that a user may call; the state is in `group_state.GroupState`, which `state_of_group` gives.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from typing_extensions import ParamSpec
 
     from clusterfn.calls.group_run import GroupRun
+    from clusterfn.calls.item_results import ItemResults
     from clusterfn.hosts.connection import Reply
 
     P = ParamSpec("P")
@@ -57,10 +57,7 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
     _value = ".results()"
 
     def __init__(self, known: GroupState, run: GroupRun | None = None) -> None:
-        self._take(known, run)
-
-    def _take(self, known: GroupState, run: GroupRun | None) -> None:
-        """Have this state; `run` is what was sent, if anything was."""
+        # What was sent, if anything was.
         self._known, self._run = known, run
         self.id, self.name, self.host, self.folder = known.id, known.name, known.host, known.folder
 
@@ -104,17 +101,15 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
             Exception: What it raised, or one of `clusterfn.errors`.
         """
         until = None if timeout is None else time.monotonic() + timeout
-        ended = self._known.items.end_of(self._known.items.at(index), until)
-        if ended.error is not None:
-            raise ended.error
-        return cast(R, ended.value)
+        ended = self._known.end_of(self._known.at(index), until)
+        return cast(R, failed_items.result_of(ended, raises=True))
 
     @public_api
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until each call has ended, without showing each; whether they have after `timeout` seconds."""
         try:
             if len(self):
-                self._known.items.ended_after(len(self) - 1, None if timeout is None else time.monotonic() + timeout)
+                self._known.ended_after(len(self) - 1, None if timeout is None else time.monotonic() + timeout)
         except concurrent.futures.TimeoutError:
             return False
         return True
@@ -133,7 +128,7 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
     def __iter__(self) -> Iterator[R]:
         known = self._known
         for index in range(len(known)):
-            ended = known.items.end_of(index, None)
+            ended = known.end_of(index, None)
             yield cast(R, failed_items.result_of(ended, raises=known.on_error != "collect"))
 
     # With __getitem__ and __len__, `reversed` would give what means the values.
@@ -142,7 +137,7 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
     @property
     def failed(self) -> dict[int, BaseException]:
         """The exceptions of the calls that have failed so far, by index."""
-        return self._known.items.failed
+        return self._known.failed
 
     def __contains__(self, value: object) -> bool:
         raise TypeError("a JobGroup does not say what is in it: look at group.results()")
@@ -155,7 +150,7 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
     @property
     def states(self) -> list[str]:
         """The state of each call, as `Job.state`."""
-        return self._known.items.states
+        return self._known.states
 
     @property
     def state(self) -> str:
@@ -175,7 +170,7 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
     @public_api
     def usage(self, index: int) -> Mapping[str, Any]:
         """Return what one call used: wall_s, cpu_s, peak_memory_bytes, gpus. Empty until it has ended."""
-        ended = self._known.items.ended(self._known.items.at(index))
+        ended = self._known.ended(self._known.at(index))
         return {} if ended is None else ended.usage
 
     @public_api
@@ -186,8 +181,8 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
             index: Which.
             stream: "stdout" or "stderr".
         """
-        which, run = self._known.items.at(index), run_of_group(self)
-        return run.results_of(which).read_log(run.host.connection, which, stream)
+        which, results = self._sent(index)
+        return results.read_log(which, stream)
 
     @public_api
     def stack(self, index: int) -> str:
@@ -196,43 +191,42 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
         Raises:
             ClusterfnError: It does not run, or does not answer.
         """
-        said, index = None, self._known.items.at(index)
+        said, index = None, self._known.at(index)
         if self.states[index] == RUNNING:
-            run = run_of_group(self)
+            results = self._sent(index)[1]
             said = remote_state.request_stack_dump(
-                run.host.connection,
-                run.results_of(index).element_folder(index),
+                results.connection,
+                results.element_folder(index),
                 lambda waited_s: waited_s < _ANSWER_S and self.states[index] == RUNNING,
             )
         if said is None:
-            raise ClusterfnError(
-                f"there are no stacks of {self.label(index)}: it is {self.states[index]}",
-                host=self.host,
-                job=self.id,
-                hint="ask while it is running",
-            )
+            message = f"there are no stacks of {self.label(index)}: it is {self.states[index]}"
+            raise ClusterfnError(message, host=self.host, job=self.id, hint="ask while it is running")
         return said
 
     @public_api
     def files(self, index: int) -> list[remote_files.RemoteFile]:
         """List the files that one call left in its folder."""
-        which, run = self._known.items.at(index), run_of_group(self)
-        folder = run.results_of(which).work_folder(which)
-        return remote_files.list_files(run.host.connection, folder, item=which)
+        which, results = self._sent(index)
+        return remote_files.list_files(results.connection, results.work_folder(which), item=which)
 
     @public_api
     def download(self, index: int, pattern: str = "*", to: str | Path = ".") -> list[Path]:
         """Fetch files that one call left in its folder; as `Job.download`."""
-        which, run = self._known.items.at(index), run_of_group(self)
-        folder = run.results_of(which).work_folder(which)
-        return remote_files.fetch(run.host.connection, folder, pattern, Path(to), which)
+        which, results = self._sent(index)
+        return remote_files.fetch(results.connection, results.work_folder(which), pattern, Path(to), which)
 
     @public_api
     def checkpoint(self, index: int) -> remote_files.CheckpointFolder:
         """Return what one call has saved in `clusterfn.checkpoint()`; as `Job.checkpoint`."""
-        which, run = self._known.items.at(index), run_of_group(self)
-        folder = run.results_of(which).checkpoint_folder(which)
-        return remote_files.CheckpointFolder(run.host.connection, folder, f"group.checkpoint({which})")
+        which, results = self._sent(index)
+        folder = results.checkpoint_folder(which)
+        return remote_files.CheckpointFolder(results.connection, folder, f"group.checkpoint({which})")
+
+    def _sent(self, index: int) -> tuple[int, ItemResults]:
+        """Return the number of an item, counted from the start, and what knows where it ran."""
+        which = self._known.at(index)
+        return which, run_of_group(self).results_of(which)
 
     @public_api
     def stop(self) -> None:
@@ -272,12 +266,13 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
         """
         if not self.done():
             raise ClusterfnError("not all items have ended", host=self.host, job=self.id, hint="wait: group.results()")
-        failed, run = sorted(self.failed), self._run
-        if run is not None and failed:
+        failed = sorted(self.failed)
+        if self._run is not None and failed:
             from clusterfn.calls.retry import retry_items
 
-            again = retry_items(run, failed)
-            self._take(again.group, again)
+            self._run = retry_items(self._run, failed)
+            self._known = self._run.group
+            self.id, self.folder = self._known.id, self._known.folder
         return self
 
     @public_api
@@ -297,22 +292,19 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
     @public_api
     def label(self, index: int) -> str:
         """Return the name of an item for people."""
-        return self._known.items.label(self._known.items.at(index))
+        return self._known.label(self._known.at(index))
 
     def _shown_lines(self) -> list[str]:
         known = self._known
-        errors, ends = known.items.failed, known.items.ends()
+        ends = known.ends()
         peak = max((ended.usage.get("peak_memory_bytes") or 0 for ended in ends), default=0)
-        counts = collections.Counter(state.lower() for state in known.items.states)
-        until = time.monotonic() if known.items.ended_at is None else known.items.ended_at
+        until = time.monotonic() if known.ended_at is None else known.ended_at
         title, counted = f"{self.name} on {self.host}" if self.host else self.name, f"{len(ends)}/{len(known)}"
         elapsed_s = until - known.submitted_at if known.sent_here and self.id else None
-        facts = [
-            ", ".join(f"{count} {state}" for state, count in counts.items()),
-            *describe_request(known.asked),
-            *([f"peak memory of an item {format_size(peak)}"] if peak else []),
-            *failed_items.causes(errors, most=5),
-        ]
+        used = [f"peak memory of an item {format_size(peak)}"] if peak else []
+        counts = collections.Counter(state.lower() for state in known.states)
+        states = ", ".join(f"{count} {state}" for state, count in counts.items())
+        facts = [states, *describe_request(known.asked), *used, *failed_items.causes(known.failed, most=5)]
         head = headline(title, self.id, self.state, counted, elapsed_s, "" if self.done() else self.reason)
         return [head, *(f"  {line}" for line in facts)]
 
@@ -321,12 +313,11 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
 
     def __getitem__(self, index: int) -> JobPart:
         """Return what means the value of this item, as an argument of another call."""
-        return JobPart(self._reference()._replace(item=self._known.items.at(index)))
+        return JobPart(self._reference()._replace(item=self._known.at(index)))
 
     def _reference(self) -> Reference:
-        known = self._known
         # A retry has the values of its own items alone in its folder: those of the others come from here.
-        whole = self._run is not None and self._run.spec.count == len(known)
+        whole = self._run is not None and self._run.spec.count == len(self)
         return Reference(GroupSource(self), self.id, self.name, self.host, self.folder if whole else "")
 
     def __reduce__(self) -> str | tuple[Any, ...]:
@@ -343,7 +334,7 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
 def _as_they_end(known: GroupState, until: float | None) -> Iterator[tuple[int, Any]]:
     """`(index, result)` of each item as it ends, waiting until that moment of the monotonic clock."""
     for given in range(len(known)):
-        index, ended = known.items.ended_after(given, until)
+        index, ended = known.ended_after(given, until)
         yield index, failed_items.result_of(ended, raises=known.on_error == "raise")
 
 
@@ -357,7 +348,7 @@ class GroupSource(ArgumentSource):
 
     def items_left(self) -> tuple[int, int] | None:
         known = self.argument._known
-        return len(known) - len(known.items.ends()), len(known)
+        return len(known) - len(known.ends()), len(known)
 
     def value_here(self, item: int | None, timeout: float | None = None) -> Any:
         group = self.argument
@@ -376,11 +367,7 @@ def state_of_group(group: JobGroup[Any, Any]) -> GroupState:
 
 
 def run_of_group(group: JobGroup[Any, Any]) -> GroupRun:
-    """Return what was sent of a `JobGroup`, and what runs of it.
-
-    Raises:
-        ClusterfnError: Nothing of it was sent.
-    """
+    """Return what was sent of a `JobGroup`, and what runs of it; raise `ClusterfnError` if nothing was."""
     if group._run is None:
         raise ClusterfnError("nothing of this group was sent")
     return group._run

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING
 from clusterfn.calls import conclusion, liveness
-from clusterfn.calls.element import ArrayTask, ElementsRefused, NoneWillBegin, OfGroup
+from clusterfn.calls.element import ArrayTask, GroupOnHost
 from clusterfn.calls.submission_line import PendingSubmission, Started, WaitingJob
-from clusterfn.config.job_spec import Group
 from clusterfn.errors import ClusterfnError, SubmitError
 from clusterfn.hosts import loop
 from clusterfn.hosts.connection import Reply
@@ -28,25 +27,18 @@ _LARGEST_ARRAY = 1000
 
 
 class Elements:
-    """The elements of one group.
-
-    Args:
-        of: The group.
-        limits: What the scheduler allows.
+    """The elements of one group, `of`.
 
     Attributes:
-        queue: The place of the group in the scheduler's queue.
-        tasks: The elements by their numbers.
+        tasks: They, by their numbers.
         is_closed: Whether no more of them are to begin.
         has_ended: Whether none of them is followed any more.
     """
 
     is_closed = has_ended = False
 
-    def __init__(self, of: OfGroup, limits: SchedulerLimits) -> None:
-        self._of, self._host, self.queue = of, of.queue.host, of.queue
-        self._spec = cast(Group, of.job.group)
-        self._limits = limits
+    def __init__(self, of: GroupOnHost, limits: SchedulerLimits) -> None:
+        self.of, self._host, self._queue, self._limits = of, of.host, of.queue, limits
         self.tasks: dict[int, ArrayTask] = {}
         self._scheduler_ids: set[str] = set()
         # The elements that this process is to start, and has not started.
@@ -59,7 +51,7 @@ class Elements:
 
     def add(self, number: int) -> ArrayTask:
         """Return a new element of this number, which nothing follows yet."""
-        element = self.tasks[number] = ArrayTask(self._of, number)
+        element = self.tasks[number] = ArrayTask(self.of, number)
         return element
 
     def follow(self, numbers: Iterable[int]) -> None:
@@ -72,26 +64,31 @@ class Elements:
         for number in numbers:
             (self.tasks.get(number) or self.add(number)).follow_now()
 
-    def drop(self, numbers: Iterable[int]) -> None:
-        """Follow these elements no more, which were not started."""
+    def drop(self, numbers: Iterable[int]) -> bool:
+        """Follow these elements no more, which were not started; return whether there were any."""
         self._unsubmitted.difference_update(numbers)
-        for number in numbers:
-            self.tasks.pop(number).close()
+        dropped = [self.tasks.pop(number) for number in numbers if number in self.tasks]
+        for element in dropped:
+            element.close()
+        return bool(dropped)
 
     def end(self) -> None:
         """Follow none of them any more, and start no others."""
         self.is_closed = self.has_ended = True
-        for element in list(self.tasks.values()):
+        for element in self.all():
             element.close()
+
+    def all(self) -> list[ArrayTask]:
+        # The list is a copy, because another thread may add elements.
+        return list(self.tasks.values())
 
     def running(self) -> list[ArrayTask]:
         """Return those that have begun and are not over."""
-        # The list is a copy, because another thread may add elements.
-        return [element for element in list(self.tasks.values()) if element.begun and not element.over]
+        return [element for element in self.all() if element.begun and not element.over]
 
     def next_numbers(self, count: int) -> range:
         """Return the numbers of so many more elements."""
-        first = 1 + max(self.tasks, default=self._spec.elements)
+        first = 1 + max(self.tasks, default=self.of.spec.elements)
         return range(first, first + count)
 
     def start(self, numbers: range, after: Sequence[Reply[Any]] = ()) -> None:
@@ -99,15 +96,14 @@ class Elements:
         self._unsubmitted.update(numbers)
         self.follow(numbers)
         self._looks = LookCounter()
-        scheduler, array = self._host.scheduler, self._limits.array
-        largest = min(_LARGEST_ARRAY if array is None else array, self._limits.jobs or _LARGEST_ARRAY)
-        for some, request in scheduler.elements(self._of.job, numbers, largest):
-            elements = _WaitingElements(self, some, numbers, after)
-            self.queue.submit(request, after, elements)
+        array, jobs = self._limits.array, self._limits.jobs
+        largest = min(_LARGEST_ARRAY if array is None else array, jobs or _LARGEST_ARRAY)
+        for some, request in self._host.scheduler.elements(self.of.job, numbers, largest):
+            self._queue.submit(request, after, _WaitingElements(self, some, numbers, after))
 
     def room_for_more(self) -> int:
         """Return how many elements more may run side by side with those that the scheduler has, and are not over."""
-        return 0 if self.is_closed else self._spec.at_once - len(self._started())
+        return 0 if self.is_closed else self.of.spec.at_once - len(self._started())
 
     def _started(self) -> Sequence[ArrayTask]:
         """Return the elements that some process has started, and that are not over."""
@@ -116,21 +112,14 @@ class Elements:
 
     def request_for(self, some: range) -> Submission:
         """Return what submits these elements as one array, in addition to those that the scheduler has."""
-        spec = replace(self._spec, at_once=max(1, self.room_for_more()))
-        ((_, request),) = self._host.scheduler.elements(self._of.job._replace(group=spec), some, len(some))
+        spec = replace(self.of.spec, at_once=max(1, self.room_for_more()))
+        ((_, request),) = self._host.scheduler.elements(self.of.job._replace(group=spec), some, len(some))
         return request
-
-    def submit_later(self, some: range, numbers: range, after: Sequence[Reply[Any]]) -> PendingSubmission:
-        """Return the submission of elements that the scheduler does not take together with others."""
-        elements = _WaitingElements(self, some, numbers, after)
-        submission = PendingSubmission(self._host, self.request_for(some), after, elements)
-        self.queue.see_through(submission, elements)
-        return submission
 
     def submitted(self, some: range, scheduler_id: str, doubt: SubmitError | None) -> None:
         """Take the scheduler's id of elements that were started together; with `doubt` perhaps none were."""
         self._unsubmitted.difference_update(some)
-        self.queue.note_acceptance()
+        self._queue.note_acceptance()
         if self._host.scheduler.knows_all:
             # Earlier looks would find nothing, which would put off the next one.
             self.queued()
@@ -140,85 +129,76 @@ class Elements:
             self.tasks[some[0]].at.scheduler_id = scheduler_id
         self._doubt = doubt or self._doubt
 
-    def refused(self, numbers: Iterable[int], error: BaseException) -> None:
-        """Report that these elements were not started."""
-        if left := [number for number in numbers if number in self.tasks]:
-            self._of.put(ElementsRefused(left, error))
-
     def refused_for_now(self, reason: str) -> None:
         """Take why the scheduler does not take some elements now; those that were started take all of the work."""
         self._refusal = reason
         # The note on the host has another reason, and must be written again.
-        self.queue.is_refused = False
+        self._queue.is_refused = False
         self._note_if_all_wait_here()
 
     def _note_if_all_wait_here(self) -> None:
         """Show why none of its elements is in the scheduler's queue, if those that are left wait in this program."""
-        if self._refusal and self._unsubmitted and not self.queue.is_refused and not self._started():
-            self.queue.note_refusal(self._refusal)
+        if self._refusal and self._unsubmitted and not self._queue.is_refused and not self._started():
+            self._queue.note_refusal(self._refusal)
             self._show_waiting()
 
     def queued(self) -> None:
         """Watch the elements that wait in the scheduler's queue."""
-        self._host.watch.add(self.queue.scheduler_name, self.on_scheduler, self._spec.element_s)
+        self._host.watch.add(self._queue.scheduler_name, self.on_scheduler, self.of.spec.element_s)
 
     def _show_waiting(self) -> None:
-        self._of.state.set_state(PENDING, self.queue.waiting_reason)
+        self.of.group.set_reason(self._queue.waiting_reason)
 
     def waits_for(self, what: str) -> None:
         """Show what it waits for in addition to its turn, and how far that is; "" for nothing any more."""
-        self.queue.other_reason = what
+        self._queue.other_reason = what
         self._show_waiting()
 
     def cannot_have(self, message: str, evidence: Sequence[str], hint: str) -> None:
         """Conclude the group: there will be no environment."""
-        self._of.put(NoneWillBegin(SchedulerVerdict(layout.ENVIRONMENT, message, tuple(evidence), hint, "environment")))
-        self.queue.cancel()
+        self.of.conclude(SchedulerVerdict(layout.ENVIRONMENT, message, tuple(evidence), hint, "environment"))
+        self._queue.cancel()
 
     def on_scheduler(self, seen: Seen) -> None:
         """Take what the scheduler said of all elements at one look."""
         if isinstance(seen, Silent):
-            self.queue.queue_reason = seen.in_words
+            self._queue.queue_reason = seen.in_words
             self._show_waiting()
             return
         self._note_if_all_wait_here()
         # The scheduler cannot know any of them.
-        if self.queue.is_refused:
+        if self._queue.is_refused:
             return
-        self.queue.queue_reason = ""
+        self._queue.queue_reason = ""
         if seen is not None:
             waits = seen.phase == base.PENDING
-            self.queue.queue_reason = (self.queue.reason_in_queue(seen) if waits else "") or seen.suspended
+            self._queue.queue_reason = (self._queue.reason_in_queue(seen) if waits else "") or seen.suspended
         self._show_waiting()
-        # The scheduler may know what is being sent, or not yet.
-        if any(_is_being_sent(submission) for submission in self.queue.submissions):
+        # The scheduler may know what is being sent, or not yet. What waits in this program is not sent.
+        unanswered = [submission for submission in self._queue.submissions if not submission.done()]
+        if not all(isinstance(submission, PendingSubmission) and submission.is_waiting for submission in unanswered):
             return
         verdict = self._looks.count(seen, self._host.settings.name)
-        # The list is a copy, because another thread may add elements.
-        elements = list(self.tasks.values())
-        # What waits in this program changes nothing for the others: if those are gone, the group ends as they did.
+        # What waits here changes nothing for the others: if those are gone, the group ends as they did.
         unbegun = [element for element in self._started() if not element.begun]
         # The queue of such a scheduler lists only what waits.
         if not self._host.scheduler.knows_all:
-            if not any(element.waits for element in elements):
-                self._host.unwatch(self.queue.scheduler_name)
-            elif self._looks.gone == liveness.LOOKS_UNSEEN and len(unbegun) == len(elements):
+            if not any(element.state == PENDING and not element.over for element in self.all()):
+                self._host.unwatch(self._queue.scheduler_name)
+            elif self._looks.gone == liveness.LOOKS_UNSEEN and len(unbegun) == len(self.tasks):
                 # After fewer looks, the sender may still be about to start them.
                 loop.begin(self._conclude_unless_they_start_later())
             elif self._looks.gone >= liveness.LOOKS:
                 for element in unbegun:
                     loop.begin(liveness.process_ended(element))
         elif unbegun and verdict is not None and self._looks.hopeless == liveness.LOOKS:
-            self._of.put(NoneWillBegin(verdict))
-            self.queue.cancel()
+            self.of.conclude(verdict)
+            self._queue.cancel()
         elif unbegun and not self.is_closed:
             self._explain_if_gone(seen)
 
     async def _conclude_unless_they_start_later(self) -> None:
-        """Conclude elements that have not begun, unless they may wait in the agent of another program: ask later then.
-
-        Without an answer, that is asked later, too.
-        """
+        """Conclude elements that have not begun; ask later if they may wait elsewhere, or without an answer."""
         try:
             is_lost = not await conclusion.may_start_later(self._host)
         except (ClusterfnError, CancelledError):
@@ -226,47 +206,36 @@ class Elements:
         if not is_lost:
             self._looks = LookCounter()
         elif not self.is_closed:
-            self._of.put(NoneWillBegin(conclusion.NEVER_BEGAN))
+            self.of.conclude(conclusion.NEVER_BEGAN)
 
     def _explain_if_gone(self, seen: JobState | None) -> None:
         """Ask the scheduler about elements that have not begun, once looks in a row have not found them."""
         if seen is not None and seen.scheduler_id:
             self._scheduler_ids.add(seen.scheduler_id.partition("_")[0])
             self._doubt = None
-        claims = {element.at.scheduler_id for element in list(self.tasks.values())}
+        claims = {element.at.scheduler_id for element in self.all()}
         ids = self._scheduler_ids | {claim.partition("_")[0] for claim in claims if claim}
-        if self._looks.gone >= (liveness.LOOKS if ids or self._doubt is not None else liveness.LOOKS_UNSEEN):
+        # Each look may ask, and one question at a time is enough.
+        is_asking = self._explaining is not None and not self._explaining.done()
+        looks = liveness.LOOKS if ids or self._doubt is not None else liveness.LOOKS_UNSEEN
+        if self._looks.gone >= looks and not is_asking:
             # What the scheduler says of the newest id decides.
             in_order = sorted(ids, key=lambda scheduler_id: (len(scheduler_id), scheduler_id))
-            # Each look may ask, and one question at a time is enough.
-            if self._explaining is None or self._explaining.done():
-                self._explaining = loop.start(self._explain(in_order))
+            self._explaining = loop.start(self._explain(in_order))
 
     async def _explain(self, scheduler_ids: Sequence[str]) -> None:
         """Conclude the elements that have not begun, if the scheduler says why they never will."""
-        verdict = await conclusion.explain_unstarted(self._host, self.queue.folder, scheduler_ids, self._doubt)
+        verdict = await conclusion.explain_unstarted(self._host, self.of.folder, scheduler_ids, self._doubt)
         if verdict is not None and not self.is_closed:
-            self._of.put(NoneWillBegin(verdict))
-
-
-def _is_being_sent(submission: Reply[Any]) -> bool:
-    """Whether the answer of the scheduler is on its way."""
-    waits = isinstance(submission, PendingSubmission) and submission.is_waiting
-    return not waits and not submission.done()
+            self.of.conclude(verdict)
 
 
 class _WaitingElements(WaitingJob):
-    """Elements that are started by one request, a task array or one process, and wait until that is taken.
-
-    Args:
-        elements: Those of the group.
-        some: These elements.
-        numbers: All that were started together with them.
-        after: What all of them need.
-    """
+    """Some elements that one request starts, an array or a process; all `numbers` that start now need `after`."""
 
     def __init__(self, elements: Elements, some: range, numbers: range, after: Sequence[Reply[Any]]) -> None:
-        self._elements, self._some, self._numbers, self._after = elements, some, numbers, after
+        self._of, self._elements = elements.of, elements
+        self._some, self._numbers, self._after = some, numbers, after
 
     def refused_for_now(self, reason: str) -> None:
         self._elements.refused_for_now(reason)
@@ -276,7 +245,8 @@ class _WaitingElements(WaitingJob):
 
     def refused(self, error: BaseException) -> None:
         none = any(reply.done() and reply.exception(0) is not None for reply in self._after)
-        self._elements.refused(self._numbers if none else self._some, error)
+        if self._elements.drop(self._numbers if none else self._some):
+            self._of.elements_refused(error)
 
     def queued(self) -> None:
         self._elements.queued()
@@ -289,7 +259,7 @@ class _WaitingElements(WaitingJob):
 
     @property
     def refusal_note(self) -> str:
-        return self._elements.queue.refusal_note
+        return self._of.queue.refusal_note
 
     def split(self, submission: PendingSubmission) -> PendingSubmission | None:
         """Let it start the first half of the elements."""
@@ -298,7 +268,10 @@ class _WaitingElements(WaitingJob):
             return None
         self._some, rest = self._some[:half], self._some[half:]
         submission.request = self._elements.request_for(self._some)
-        return self._elements.submit_later(rest, self._numbers, self._after)
+        others = _WaitingElements(self._elements, rest, self._numbers, self._after)
+        later = PendingSubmission(self._of.host, self._elements.request_for(rest), self._after, others)
+        self._of.queue.see_through(later, others)
+        return later
 
     def is_wanted_now(self, submission: PendingSubmission) -> bool:
         """Whether more elements may run, of which then no more run side by side than were asked for."""

@@ -6,139 +6,70 @@ has the host conclude. Callbacks run on the connection's reader thread, so they 
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import contextlib
+import math
 import posixpath
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.job_states import SHORT
-from clusterfn.calls import conclusion, leaving, liveness, outcome, remote_state
-from clusterfn.calls.element import (
-    ElementEnded,
-    ElementInconclusive,
-    ElementRequeued,
-    ElementSignal,
-    ElementsRefused,
-    OfGroup,
-)
+from clusterfn.bridge.job_states import DIED, SHORT
+from clusterfn.calls import conclusion, leaving, liveness, remote_state
+from clusterfn.calls.element import ArrayTask, GroupOnHost
 from clusterfn.calls.group_elements import Elements
-from clusterfn.calls.group_rest import Rest
+from clusterfn.calls.group_state import GroupState, ItemOutcome
 from clusterfn.calls.item_results import ItemResults
-from clusterfn.calls.queue_place import QueuePlace, is_from_host
-from clusterfn.config.job_spec import Group, JobSpec
+from clusterfn.calls.queue_place import is_from_host
+from clusterfn.config.job_spec import JobSpec
 from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, HostDiskFull, Unreachable
-from clusterfn.hosts import loop, remote_files
+from clusterfn.hosts import loop
 from clusterfn.scheduler.base import SchedulerLimits, SchedulerVerdict
 
 if TYPE_CHECKING:
-    from clusterfn.calls.group_state import GroupState
-    from clusterfn.calls.remote_state import RemoteGroupState
     from clusterfn.hosts.connection import Reply
     from clusterfn.hosts.host_state import HostState
 
-    Again = tuple["GroupRun", Sequence[int]]
-
 _TIMEOUT_S = 60.0
+# How often, and after what pauses, the host is asked again to conclude the items that are left.
+_AGAIN, _AGAIN_S = 6, 5.0
 
 
-class GroupRun:
+class GroupRun(GroupOnHost):
     """A group that was sent, and what is known of it on its host.
 
-    Args:
-        again: The try before, and the index in `group` of each item that is retried; on the host they are a group of
-            their own.
-
-    Attributes:
-        job: What it was sent as.
-        spec: How many items it has, and how they are shared out.
-        group: Its state, which displays read.
-        limits: What the scheduler allows.
-        queue: Its place in the scheduler's queue.
-        item_results: What collects the results of its items.
-        elements: What runs them.
-        rest: Those of its items that no element runs.
+    A retry, which has the try before, is a group of its own there, of the items that have no end yet.
     """
 
+    _is_stopping = _is_concluding = _is_starting = _is_looking_again = _bridge_is_damaged = False
+    # What ends the items that are left once all that has come of the others is loaded.
+    _gave_up: ClusterfnError | None = None
+    # Why the last elements could not run, if the disk of the host was full.
+    _no_room: HostDiskFull | None = None
+
     def __init__(
-        self, host: HostState, job: JobSpec, group: GroupState, limits: SchedulerLimits, again: Again | None = None
+        self, host: HostState, job: JobSpec, group: GroupState, limits: SchedulerLimits, earlier: GroupRun | None = None
     ) -> None:
-        self.host, self.job, self.group, self.limits = host, job, group, limits
-        self.spec = cast(Group, job.group)
-        self.folder = layout.job_dir(job.root, job.id)
-        self.queue = QueuePlace(host, self.folder, layout.job_name(job.name, job.id))
-        self._earlier: GroupRun | None = None
-        numbers: Sequence[int] = range(self.spec.count)
-        if again is not None:
-            self._earlier, numbers = again
-        place = outcome.JobLocation(host.settings.name, job.id, self.folder, job.results)
-        self.item_results = ItemResults(
-            group.items,
-            numbers,
-            place,
-            self._item_ended,
-            self._all_items_ended,
-            lambda path, sink, begin, end: host.connection.get(path, sink, begin, until=end),
-        )
-        of = OfGroup(job, group, self.queue, self.item_results, self.take)
-        self.elements = Elements(of, limits)
-        self.rest = Rest(of, self.elements, self._end)
-        self._complete: Reply[bytes] | None = None
-        self._folder_watch: Reply[None] | None = None
+        super().__init__(host, job, group)
+        self.limits, self._earlier = limits, earlier
+        self._watches: list[Reply[Any]] = []
+        self.item_results = ItemResults(host, job, group, self._all_items_ended)
+        self.elements = Elements(self, limits)
+        self._before, self._again = -1, 0
+        # How long to wait for room before the next elements are started.
+        self._pauses, self._room_until = iter(layout.ROOM_PAUSES_S), math.inf
+        # The outcome of the last element that died.
+        self._last: Mapping[str, Any] = {}
         group.queue, group.end = self.queue, self.stop
 
     def results_of(self, index: int) -> ItemResults:
         """Return what has the results and files of an item: of one that is not retried, those of the try before."""
-        if self._earlier is None or self.item_results.has(index):
+        if self._earlier is None or index in self.item_results.on_host:
             return self.item_results
         return self._earlier.results_of(index)
-
-    def _item_ended(self, index: int, kind: str) -> None:
-        """Fetch the files that `outputs=` names of an item that has returned; say what cannot be fetched."""
-        # The host has removed what is damaged, so the next call must send it again.
-        if kind == layout.PAYLOAD_BROKEN:
-            self.host.contents.distrust()
-        to = self.group.outputs_to
-        for pattern in self.job.outputs if to is not None and kind == layout.RETURNED else ():
-            folder, own = self.item_results.work_folder(index), cast(Path, to) / str(index)
-            try:
-                remote_files.fetch(self.host.connection, folder, pattern, own, index, self.group.show_transfer)
-            except (ClusterfnError, OSError) as failed:
-                console.tell(remote_files.not_fetched(failed, pattern, self.group.id, index))
-
-    def take(self, signal: ElementSignal) -> None:
-        """Take what the group has to act on, from any thread. Does not wait."""
-        if isinstance(signal, ElementEnded):
-            self.rest.note_end(signal.published)
-        elif isinstance(signal, ElementsRefused):
-            self._drop(signal.numbers, signal.error)
-        elif isinstance(signal, ElementInconclusive):
-            self._note_inconclusive(signal.error)
-        elif isinstance(signal, ElementRequeued):
-            self.elements.queued()
-        else:
-            self.rest.conclude(signal.verdict)
-
-    def _drop(self, numbers: Sequence[int], error: BaseException) -> None:
-        """Drop these elements, which were not started; the group ends if none is left."""
-        refused = self.queue.refusal(error, "group")
-        self.elements.drop(numbers)
-        if self.elements.tasks:
-            left = sum(not element.over for element in self.elements.tasks.values())
-            if left:
-                console.warn(f"{refused.message}; {left} elements take over all of the work")
-            self.rest.note_room(refused)
-            self.rest.look()
-            return
-        if is_from_host(error):
-            leaving.forget_going(self.group)
-        self.group.items.fail(refused)
-        self._end()
-        if is_from_host(error):
-            self.queue.remove_folder()
 
     def start(self, numbers: range, after: Sequence[Reply[Any]] = ()) -> None:
         """Start these elements and follow them."""
@@ -152,100 +83,227 @@ class GroupRun:
 
     def _watch(self) -> None:
         """Have the host say once each item has its line, and if the folder of the group is gone."""
-        if self._complete is None:
-            outcome_path = posixpath.join(layout.attempt_dir(self.folder, 1), layout.OUTCOME)
-            self._complete = self.host.connection.wait(outcome_path)
-            loop.begin(self._follow_rest(self._complete))
-            after = [self.queue.laid_out] if self.queue.laid_out is not None else []
-            # Its elements have files once they begin, and some of them may wait for days.
-            beginning = posixpath.join(layout.attempt_dir(self.folder, 1), layout.HEARTBEAT)
-            self._folder_watch = self.host.connection.still(
-                beginning,
-                liveness.SILENT_AFTER_S,
-                lambda: None,
-                within=self.folder,
-                after=after,
-                on_gone=lambda: loop.begin(self._end_if_lost()),
-            )
+        if self._watches:
+            return
+        attempt, connection = layout.attempt_dir(self.folder, 1), self.host.connection
+        complete = connection.wait(posixpath.join(attempt, layout.OUTCOME))
+        loop.begin(self._follow_rest(complete))
+        # Its elements have files once they begin, and some of them may wait for days.
+        is_there = connection.still(
+            posixpath.join(attempt, layout.HEARTBEAT),
+            liveness.SILENT_AFTER_S,
+            lambda: None,
+            within=self.folder,
+            after=[self.queue.laid_out] if self.queue.laid_out is not None else [],
+            on_gone=lambda: loop.begin(self._end_if_lost()),
+        )
+        self._watches = [complete, is_there]
 
     async def _end_if_lost(self) -> None:
         """End the group if its folder was gone at several looks."""
         error = await conclusion.find_loss(self.host, self.folder, self.queue.scheduler_name)
-        if error is None:
-            return
-        error.host, error.job = self.group.host, self.group.id
-        self.host.bridge.distrust()
-        leaving.forget_going(self.group)
-        self.group.items.fail(error)
-        self._end()
+        if error is not None:
+            error.host, error.job = self.group.host, self.group.id
+            self.host.bridge.distrust()
+            leaving.forget_going(self.group)
+            self.group.fail(error)
+            self.end()
 
     async def _follow_rest(self, complete: Reply[bytes]) -> None:
         """Find elements that another client started, once each item has its line."""
         try:
             await complete
-            there = await remote_state.list_elements(self.host.connection, self.folder)
-        except concurrent.futures.CancelledError:
-            # The group has ended.
-            return
-        except ClusterfnError as error:
-            # No element may be left that could report this.
-            if not self.elements.has_ended:
-                self.group.items.fail(error)
-            return
-        self._read(there)
+            self._read(await remote_state.list_elements(self.host.connection, self.folder))
+        except (ClusterfnError, concurrent.futures.CancelledError) as error:
+            # No element may be left that could report this, unless the group has ended.
+            if isinstance(error, ClusterfnError) and not self.elements.has_ended:
+                self.group.fail(error)
 
     def _read(self, there: Sequence[int]) -> None:
         """Read what these elements have reported, whether they have a claim or not."""
         self.elements.read(there)
         if self.elements.has_ended:
-            self._end()
+            self.end()
 
-    def attach(self, left: RemoteGroupState) -> None:
+    def attach(self, left: remote_state.RemoteGroupState) -> None:
         """Follow a group that another process sent, and conclude it if that process died while it did so."""
-        self.rest.is_stopping = left.is_stopped
-        self.rest.is_concluding = self.elements.is_closed = bool(left.given_up)
+        self._is_stopping = left.is_stopped
+        self._is_concluding = self.elements.is_closed = bool(left.given_up)
         self.follow(sorted({*range(1, self.spec.elements + 1), *left.numbers}))
         self._read(left.unclaimed)
         self.elements.queued()
-        if not left.is_complete:
-            for number in left.given_up:
-                # The group gets its error.
-                loop.start(self.rest.bury(self.elements.tasks[number], conclusion.STOPPED))
-            if left.is_stopped and not left.given_up:
-                self.queue.cancel()
-                self.rest.conclude(conclusion.STOPPED)
+        if left.is_complete:
+            return
+        for number in left.given_up:
+            # The group gets its error.
+            loop.start(self._bury(self.elements.tasks[number], conclusion.STOPPED))
+        if left.is_stopped and not left.given_up:
+            self.queue.cancel()
+            self.conclude(conclusion.STOPPED)
 
-    def is_caught_up(self, left: RemoteGroupState) -> bool:
+    def is_caught_up(self, left: remote_state.RemoteGroupState) -> bool:
         """Whether what the elements had reported by then has been received, or nothing more will be."""
         # The items that are not retried have ended.
-        before = len(self.group) - self.spec.count
-        everything = self.group.items.has_news(len(self.group) - 1)
-        return everything or (
-            self.item_results.is_caught_up(left.journals)
-            and self.group.items.has_news(before + self.item_results.count_ended() - 1)
-        )
+        ended = len(self.group) - self.spec.count + self.item_results.count_ended()
+        everything = self.group.has_news(len(self.group) - 1)
+        return everything or (self.item_results.is_caught_up(left.journals) and self.group.has_news(ended - 1))
 
-    def _note_inconclusive(self, error: ClusterfnError) -> None:
-        """Take note that the host cannot conclude one of its elements; on a full disk the rest is tried again."""
+    # what its elements say
+
+    def element_ended(self, published: Mapping[str, Any]) -> None:
+        kind = published["kind"]
+        if kind != layout.RETURNED:
+            self._last = published
+        if kind == layout.UNSATISFIABLE:
+            # Unless some items have ended, other elements could not run either.
+            self._before = max(self._before, 0)
+        if kind == layout.ENVIRONMENT and published.get("stage") == "start":
+            self._bridge_is_damaged = True
+        if kind == layout.HOST_DISK:
+            self._no_room = HostDiskFull(published.get("message") or "the disk of the host is full")
+        self._look()
+
+    def element_is_inconclusive(self, error: ClusterfnError) -> None:
         if isinstance(error, HostDiskFull):
-            self.rest.note_room(error)
-            self.rest.look()
+            self._no_room = error
+            self._look()
             return
         if not self.elements.running():
             leaving.forget_going(self.group)
-        self.group.items.fail(error)
+        self.group.fail(error)
 
-    def _all_items_ended(self) -> None:
-        """End the group; an element that died may have been the one to publish its outcome."""
-        if self.rest.gave_up is not None:
-            self.group.items.end_rest(self.rest.gave_up)
-        elif self.rest.last and self.group.done() and not self.rest.is_concluding:
-            self.rest.conclude(self.rest.verdict())
-        self._end()
+    def element_waits_again(self) -> None:
+        self.elements.queued()
+
+    def elements_refused(self, error: BaseException) -> None:
+        """Let the elements that are left take over; the group ends if none is."""
+        refused = self.queue.refusal(error, "group")
+        if self.elements.tasks:
+            left = sum(not element.over for element in self.elements.all())
+            if left:
+                console.warn(f"{refused.message}; {left} elements take over all of the work")
+            if isinstance(refused, HostDiskFull):
+                self._no_room = refused
+            self._look()
+            return
+        if is_from_host(error):
+            leaving.forget_going(self.group)
+        self.group.fail(refused)
+        self.end()
+        if is_from_host(error):
+            self.queue.remove_folder()
+
+    # the items that no element runs
+
+    def _look(self) -> None:
+        loop.begin(self._continue_or_conclude())
+
+    async def _continue_or_conclude(self) -> None:
+        """Start others, or conclude the rest, if nothing runs any more."""
+        try:
+            while await self._start_or_conclude() and not self._is_looking_again:
+                self._is_looking_again = True
+                await asyncio.sleep(_AGAIN_S)
+                self._is_looking_again = False
+        except ClusterfnError as error:
+            # The host can no longer be asked, and no element is left that could report.
+            self._give_up(error)
+
+    def _give_up(self, error: ClusterfnError) -> None:
+        """End each item that is left with this error; the whole group, if something of it runs or no item has ended."""
+        error.host, error.job = error.host or self.group.host, error.job or self.group.id
+        if self.elements.running() or not self.item_results.count_ended():
+            self.group.fail(error)
+            return
+        self._gave_up = error
+        self.end()
+
+    async def _start_or_conclude(self) -> bool:
+        """Start others, or conclude the rest; return whether to look again later."""
+        ended = self.item_results.count_ended()
+        # An element that begins when the rest has been concluded finds nothing.
+        reporting = [element for element in self.elements.all() if element.begun or not self._is_concluding]
+        if self._is_starting or ended == self.spec.count or not all(element.over for element in reporting):
+            return False
+        progress, self._before = ended > self._before, ended
+        # An element may have begun at the last moment.
+        if self._is_concluding and not progress:
+            self._again += 1
+            if self._again > _AGAIN:
+                message = "the host could not conclude the items that are left"
+                self._give_up(self._no_room or ClusterfnError(message, stage="supervisor"))
+            return self._again <= _AGAIN
+        if progress:
+            self._pauses, self._room_until = iter(layout.ROOM_PAUSES_S), time.monotonic() + sum(layout.ROOM_PAUSES_S)
+        pause_s = 0.0 if progress else None
+        if self._no_room is not None:
+            # The elements themselves may have waited for room.
+            pause_s = next(self._pauses, None) if time.monotonic() < self._room_until else None
+        if pause_s is not None and not self._is_stopping and not self._is_concluding:
+            await self._start_others(self.spec.count - ended, pause_s)
+        else:
+            await self._fail(self._verdict())
+        return False
+
+    async def _start_others(self, left: int, pause_s: float) -> None:
+        """Start elements for the items that are left, after a pause for room; send a bridge that is damaged again."""
+        count = max(1, min(self.spec.elements, math.ceil(left / self.spec.chunk)))
+        when = f" in {pause_s:g} s, because the disk of {self.group.host} was full" if pause_s else ""
+        console.tell(f"{left} of {self.spec.count} items have no process left: starting {count} more elements{when}")
+        damaged, self._bridge_is_damaged = self._bridge_is_damaged, False
+        before: list[Reply[bool]] = []
+        self._is_starting, self._no_room = True, None
+        try:
+            await asyncio.sleep(pause_s)
+            if damaged:
+                # Without an answer the new elements find the bridge as it is.
+                with contextlib.suppress(Unreachable):
+                    before = await loop.in_thread(lambda: self.host.bridge.mend(self.job.bridge), "clusterfn-bridge")
+            if not (self._is_stopping or self.elements.is_closed):
+                self.elements.start(self.elements.next_numbers(count), before)
+        finally:
+            self._is_starting = False
+
+    def _verdict(self) -> SchedulerVerdict:
+        """Return the verdict on items that no element will run: that of the last element that died."""
+        last, full = self._last, self._no_room
+        if self._is_stopping:
+            return conclusion.STOPPED
+        if full is not None and last.get("kind") != layout.HOST_DISK:
+            return SchedulerVerdict(layout.HOST_DISK, full.message, tuple(full.evidence), full.hint or "", "start")
+        if not last:
+            return SchedulerVerdict(layout.LOST, "the elements of the group ended before the item began")
+        evidence, hint = tuple(last.get("evidence") or ()), last.get("hint") or ""
+        return SchedulerVerdict(last["kind"], last.get("message") or "", evidence, hint, last.get("stage") or "start")
+
+    def conclude(self, verdict: SchedulerVerdict) -> concurrent.futures.Future[None]:
+        """Conclude every item without an element by this verdict; elements that have not begun never will."""
+        return loop.start(self._fail(verdict))
+
+    async def _fail(self, verdict: SchedulerVerdict) -> None:
+        self._is_concluding = self.elements.is_closed = True
+        element = self.elements.add(self.elements.next_numbers(1)[0])
+        element.follow()
+        try:
+            await self._bury(element, verdict)
+        finally:
+            if self.elements.has_ended:
+                element.close()
+
+    async def _bury(self, element: ArrayTask, verdict: SchedulerVerdict) -> None:
+        """Have the host conclude; the first verdict asked for an element is final."""
+        try:
+            await conclusion.fail_unfinished_items(self.host, self.group, element.folder, self.job.bridge, verdict)
+        except ClusterfnError as error:
+            element.over = True
+            self._give_up(error)
+            raise
+
+    # its end
 
     def stop(self) -> None:
         """End what runs, and keep the rest from ever starting."""
-        self.rest.is_stopping = True
+        self._is_stopping = True
         if self.queue.stop_sending():
             return
         self.queue.await_submissions()
@@ -256,29 +314,34 @@ class GroupRun:
             for element in self.elements.running():
                 loop.begin(liveness.look_until_it_ends(element))
 
-        group = self.group
-        loop.begin(
-            conclusion.end_if_stuck(self.queue, group.done, lambda left: group.set_state(group.state, left), look)
-        )
+        loop.begin(conclusion.end_if_stuck(self.queue, self.group.done, self.group.set_reason, look))
         # The host continues without an answer.
         with contextlib.suppress(Unreachable):
-            self._await_failed(self.rest.verdict())
+            self._await_failed(self._verdict())
 
     def withdraw(self) -> None:
         """Keep items from ever starting that no element has taken."""
-        if self.queue.stop_sending():
-            return
-        self.queue.await_submissions()
-        self._await_failed(conclusion.WITHDRAWN_ITEM)
+        if not self.queue.stop_sending():
+            self.queue.await_submissions()
+            self._await_failed(conclusion.WITHDRAWN_ITEM)
 
     def _await_failed(self, verdict: SchedulerVerdict) -> None:
         what = f"waiting for {self.group.host} to conclude what has not begun of {self.group.id[:SHORT]}"
-        loop.result(self.rest.conclude(verdict), what, _TIMEOUT_S)
+        loop.result(self.conclude(verdict), what, _TIMEOUT_S)
 
-    def _end(self) -> None:
+    def _all_items_ended(self) -> None:
+        """End the group; an element that died may have been the one to publish its outcome."""
+        if self._gave_up is not None:
+            for index in range(len(self.group)):
+                self.group.end_item(index, ItemOutcome(DIED, None, self._gave_up))
+        elif self._last and self.group.done() and not self._is_concluding:
+            self.conclude(self._verdict())
+        self.end()
+
+    def end(self) -> None:
+        """Follow it no more, and load what has come."""
         self.elements.end()
         self.item_results.close()
         self.queue.stop_waiting()
-        for watch in (self._complete, self._folder_watch):
-            if watch is not None:
-                watch.cancel()
+        for watch in self._watches:
+            watch.cancel()

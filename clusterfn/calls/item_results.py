@@ -1,7 +1,7 @@
 """The results of the items of a group, from the journals of its elements: where each runs, how it ended, its value.
 
-Lines and values arrive on the connection's reader thread, which must not wait: `ItemLoader` has the values loaded in
-other threads, because loading one runs code of the user's. Concludes nothing.
+Lines and values arrive on the connection's reader thread, which must not wait: values are loaded in other threads,
+because loading one runs code of the user's. Concludes nothing.
 """
 
 from __future__ import annotations
@@ -9,32 +9,28 @@ from __future__ import annotations
 import collections
 import json
 import posixpath
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import DIED, FINAL, RETURNED, SHORT
 from clusterfn.calls import outcome, outcome_errors
-from clusterfn.calls.group_items import GroupItems, ItemOutcome
+from clusterfn.calls.group_state import GroupState, ItemOutcome
 from clusterfn.config.host_text import Lines, count, reading
 from clusterfn.display import console
-from clusterfn.errors import JobError, ResultError, ResultTooLarge
+from clusterfn.errors import ClusterfnError, JobError, ResultError, ResultTooLarge
 from clusterfn.hosts import loop, remote_files
 
 if TYPE_CHECKING:
+    from clusterfn.config.job_spec import JobSpec
     from clusterfn.hosts.connection import HostConnection, Reply
-
-    # Its arguments are the path, what takes the bytes, and where they begin and end.
-    Fetch = Callable[[str, Callable[[bytes], Any], int, int], Reply[int]]
+    from clusterfn.hosts.host_state import HostState
 
 
 class ItemStream:
-    """Pairs the lines of one attempt's journal with their values; either file may arrive ahead of the other.
-
-    Args:
-        element: The number of the element whose attempt it is.
-        attempt: Which attempt.
+    """Pairs the lines of the journal of an element's attempt with their values; either file may arrive first.
 
     Attributes:
         values: The path of its values if each is fetched once its size is known; "" if all come as they are written.
@@ -55,18 +51,16 @@ class ItemStream:
         """Add these bytes of values, and yield in order the lines whose values are complete, with them."""
         self._values += data
         while self.waiting:
-            size = (self.waiting[0].get("value") or {}).get("size")
-            if size is None:
-                yield self.waiting.popleft(), None
-                continue
-            # A crash may leave bytes that belong to no line, so a value need not begin where the last one ended.
-            begin = self.waiting[0]["at"] - self._offset
-            if len(self._values) < begin + size:
-                return
-            value = self._values[begin : begin + size]
-            # Values that are handed on must not be kept here too, for a group may have thousands.
-            del self._values[: begin + size]
-            self._offset += begin + size
+            size, value = (self.waiting[0].get("value") or {}).get("size"), None
+            if size is not None:
+                # A crash may leave bytes that belong to no line, so a value need not begin where the last one ended.
+                begin = self.waiting[0]["at"] - self._offset
+                if len(self._values) < begin + size:
+                    return
+                value = self._values[begin : begin + size]
+                # Values that are handed on must not be kept here too, for a group may have thousands.
+                del self._values[: begin + size]
+                self._offset += begin + size
             yield self.waiting.popleft(), value
 
     def incomplete(self) -> Iterable[tuple[dict[str, Any], bytearray]]:
@@ -78,11 +72,7 @@ class ItemStream:
 
 @dataclass
 class ItemRecord:
-    """The journal's line about an item that has ended, and the bytes of its value.
-
-    Attributes:
-        error: Why the value has not come, if it was to be fetched by itself.
-    """
+    """The journal's line about an item that has ended, and the bytes of its value, or why they have not come."""
 
     element: int
     attempt: int
@@ -91,37 +81,45 @@ class ItemRecord:
     error: BaseException | None = None
 
 
-class ItemLoader:
-    """Loads records in threads, one batch after another. No thread waits while none comes.
+class ItemResults:
+    """The results of those items of a group that have no end yet. Batches of them are loaded in threads.
 
     Args:
-        load: Loads one, and raises nothing.
-        is_done: Whether no more are to be loaded.
-        when_over: Called once in the loop, when that is so, or when all is loaded after `close`. Must not wait.
+        when_all: Called once in the loop, when each item has ended, or nothing more can be received. Must not wait.
+
+    Attributes:
+        on_host: The numbers that the host has for these items, by their indices.
     """
 
-    def __init__(
-        self, load: Callable[[ItemRecord], None], is_done: Callable[[], bool], when_over: Callable[[], None]
-    ) -> None:
-        self._load, self._is_done, self._when_over = load, is_done, when_over
+    def __init__(self, host: HostState, job: JobSpec, group: GroupState, when_all: Callable[[], None]) -> None:
+        self._host, self._job, self._group, self._when_all = host, job, group, when_all
+        self._indices = [index for index in range(len(group)) if group.ended(index) is None]
+        self.on_host = {index: number for number, index in enumerate(self._indices)}
+        folder = layout.job_dir(job.root, job.id)
+        self._place = outcome.JobLocation(host.settings.name, job.id, folder, job.results)
+        self._said_quiet = False
+        self._places: dict[int, tuple[int, int, dict[str, Any]]] = {}
+        # The line about the item that has begun next in the same place.
+        self._next: dict[int, dict[str, Any]] = {}
+        self._received: collections.Counter[tuple[int, int]] = collections.Counter()
         self._records: collections.deque[ItemRecord] = collections.deque()
         # Whether the loop was asked to load what waits. Any thread sets it, so that many records wake the loop once.
         self._is_asked = False
         # The loop alone touches these.
         self._is_loading = self._is_closed = self._is_over = False
 
-    def put(self, record: ItemRecord) -> None:
+    def close(self) -> None:
+        """Take note that nothing more can be received; what has been received is still loaded."""
+        loop.call(self._begin_loading, True)
+
+    def _put(self, record: ItemRecord) -> None:
         """Have a record loaded, from any thread."""
         self._records.append(record)
         if not self._is_asked:
             self._is_asked = True
-            loop.call(self._begin)
+            loop.call(self._begin_loading)
 
-    def close(self) -> None:
-        """Take note that no more records come."""
-        loop.call(self._begin, True)
-
-    def _begin(self, is_closed: bool = False) -> None:
+    def _begin_loading(self, is_closed: bool = False) -> None:
         self._is_closed = self._is_closed or is_closed
         if not self._is_loading and not self._is_over:
             self._is_loading = True
@@ -129,57 +127,14 @@ class ItemLoader:
 
     async def _load_all(self) -> None:
         self._is_asked = False
-        while self._records and not self._is_done():
+        while self._records and not self._group.done():
             await loop.in_thread(self._load_waiting, "clusterfn-group")
             # The flag comes before the next look: a record that comes after that asks for another one.
             self._is_asked = False
         self._is_loading = False
-        self._is_over = self._is_closed or self._is_done()
+        self._is_over = self._is_closed or self._group.done()
         if self._is_over:
-            self._when_over()
-
-    def _load_waiting(self) -> None:
-        while self._records and not self._is_done():
-            self._load(self._records.popleft())
-
-
-class ItemResults:
-    """The results of the items of one group.
-
-    Args:
-        items: Receive them.
-        numbers: The index in `items` of each item that the host has.
-        folder: The group's on the host.
-        on_ended: Called in the loading thread with the index of an item and the kind of its outcome, before that is
-            known.
-        when_all: Called once in the loop, when each item has ended, or nothing more can be received. Must not wait.
-        place: Where the group ran, and what is accepted of its values.
-        fetch: Sends for the part of a file between two places of it.
-    """
-
-    def __init__(
-        self,
-        items: GroupItems,
-        numbers: Sequence[int],
-        place: outcome.JobLocation,
-        on_ended: Callable[[int, str], None],
-        when_all: Callable[[], None],
-        fetch: Fetch,
-    ) -> None:
-        self._items = items
-        self._numbers = numbers
-        self._on_host = {number: item for item, number in enumerate(numbers)}
-        self._place, self._fetch, self._on_ended = place, fetch, on_ended
-        self._said_quiet = False
-        self._places: dict[int, tuple[int, int, dict[str, Any]]] = {}
-        # The line about the item that has begun next in the same place.
-        self._next: dict[int, dict[str, Any]] = {}
-        self._received: collections.Counter[tuple[int, int]] = collections.Counter()
-        self._loader = ItemLoader(self._load_record, items.done, when_all)
-
-    def close(self) -> None:
-        """Take note that nothing more can be received; what has been received is still loaded."""
-        self._loader.close()
+            self._when_all()
 
     def count_ended(self) -> int:
         """Return the number of items whose end was received, loaded or not."""
@@ -189,7 +144,7 @@ class ItemResults:
     def take_lines(self, stream: ItemStream, data: bytes) -> None:
         """Take more bytes of a journal."""
         for line in stream.lines(data):
-            if max(line.get(name, 0) for name in ("begin", "retry", "index")) >= len(self._numbers):
+            if max(line.get(name, 0) for name in ("begin", "retry", "index")) >= len(self._indices):
                 # The group has no such item: the line is damaged or false.
                 continue
             if "begin" in line:
@@ -197,9 +152,9 @@ class ItemResults:
                 # It may have begun before, elsewhere.
                 self._next.pop(line["begin"], None)
                 self._places[line["begin"]] = (stream.element, stream.attempt, line)
-                self._items.begin_item(self._numbers[line["begin"]])
+                self._group.begin_item(self._indices[line["begin"]])
             elif "retry" in line:
-                console.tell(f"{self._items.label(self._numbers[line['retry']])}: {line.get('told')}")
+                console.tell(f"{self._group.label(self._indices[line['retry']])}: {line.get('told')}")
             elif "index" in line:
                 earlier = self._places.get(line["index"], (0, 0, {}))[2]
                 self._places[line["index"]] = (stream.element, stream.attempt, {**earlier, **line})
@@ -214,56 +169,51 @@ class ItemResults:
         """Whether so many bytes of the journals of these elements and attempts have been received."""
         return all(self._received[which] >= size for which, size in journals.items())
 
-    def take_values(self, stream: ItemStream, data: bytes) -> None:
-        """Take more bytes of values, and have those loaded that are complete."""
-        for line, value in stream.ready(data):
-            self._loader.put(ItemRecord(stream.element, stream.attempt, line, value))
-
-    def take_end(self, stream: ItemStream) -> None:
-        """Take the end of an attempt: a value that is incomplete now stays so."""
-        for line, value in stream.incomplete():
-            self._loader.put(ItemRecord(stream.element, stream.attempt, line, value))
+    def take_values(self, stream: ItemStream, data: bytes, is_end: bool = False) -> None:
+        """Take more bytes of values, and have those loaded that are complete; at an attempt's end, the others too."""
+        for line, value in stream.incomplete() if is_end else stream.ready(data):
+            self._put(ItemRecord(stream.element, stream.attempt, line, value))
 
     def _send_for(self, stream: ItemStream, line: dict[str, Any]) -> None:
         """Have the value of an item come, unless it has none that is to be read; then take the line."""
-        described, value = line.get("value") or {}, bytearray()
-        is_unread = line.get("kind") != layout.RETURNED and self._place.results.data_only
-        if not described or is_unread or outcome.is_too_large(line, self._place.results):
-            self._loader.put(ItemRecord(stream.element, stream.attempt, line, None))
+        record, results = ItemRecord(stream.element, stream.attempt, line, None), self._place.results
+        is_unread = line.get("kind") != layout.RETURNED and results.data_only
+        if not line.get("value") or is_unread or outcome.is_too_large(line, results):
+            self._put(record)
             return
-        coming = self._fetch(stream.values, value.extend, line["at"], line["at"] + described["size"])
-        loop.begin(self._receive(coming, ItemRecord(stream.element, stream.attempt, line, value)))
+        record.value = value = bytearray()
+        begin, end = line["at"], line["at"] + line["value"]["size"]
+        loop.begin(self._receive(self.connection.get(stream.values, value.extend, begin, until=end), record))
 
     async def _receive(self, coming: Reply[int], record: ItemRecord) -> None:
         record.error = await coming.error()
-        self._loader.put(record)
+        self._put(record)
 
     def say_quiet(self, item: str, why: str) -> None:
         """Say that an item has made no progress for long; only of the first such item."""
         if not self._said_quiet:
             self._said_quiet = True
-            known = item.isdecimal() and len(item) < 10 and int(item) < len(self._numbers)
-            which = self._items.label(self._numbers[int(item)]) if known else f"an item of {self._items.id[:SHORT]}"
-            console.warn(f"{which} has {why}: clusterfn stack {self._items.id[:SHORT]} shows where it waits")
+            known = item.isdecimal() and len(item) < 10 and int(item) < len(self._indices)
+            which = self._group.label(self._indices[int(item)]) if known else f"an item of {self._group.id[:SHORT]}"
+            console.warn(f"{which} has {why}: clusterfn stack {self._group.id[:SHORT]} shows where it waits")
 
-    def _load_record(self, record: ItemRecord) -> None:
-        index = self._numbers[record.line["index"]]
-        try:
-            self._items.end_item(index, self._end_of(record, index))
-        except Exception as error:  # noqa: BLE001 - loading a value runs the user's code
-            # This is the outermost frame of its thread: those who wait must get an error.
-            refused = ResultError(
-                f"the item has ended, but its result could not be received: {type(error).__name__}: {error}",
-                host=self._place.host,
-                job=f"{self._items.id}[{index}]",
-                stage="result",
-            )
-            refused.__cause__ = error
-            self._items.end_item(index, ItemOutcome(DIED, None, refused))
+    def _load_waiting(self) -> None:
+        while self._records and not self._group.done():
+            record = self._records.popleft()
+            index = self._indices[record.line["index"]]
+            try:
+                ended = self._end_of(record, index)
+            except Exception as error:  # noqa: BLE001 - loading a value runs the user's code
+                # This is the outermost frame of its thread: those who wait must get an error.
+                message = f"the item has ended, but its result could not be received: {type(error).__name__}: {error}"
+                refused = ResultError(message, host=self._place.host, job=f"{self._group.id}[{index}]", stage="result")
+                refused.__cause__ = error
+                ended = ItemOutcome(DIED, None, refused)
+            self._group.end_item(index, ended)
 
     def _end_of(self, record: ItemRecord, index: int) -> ItemOutcome:
         """Load one item's value or exception; if that fails, its result is the error."""
-        line, name = record.line, f"{self._items.id}[{index}]"
+        line, name, kind = record.line, f"{self._group.id}[{index}]", str(record.line.get("kind"))
         place = self._place._replace(job=name, folder=layout.element_dir(self._place.folder, record.element))
         published = {**dict.fromkeys(("stage", "message", "node")), **line, "attempt": record.attempt}
         try:
@@ -271,77 +221,90 @@ class ItemResults:
         except ValueError as damaged:
             message = f"the item has ended, but its line in {layout.JOURNAL} is damaged: {damaged}"
             return ItemOutcome(DIED, None, JobError(message, host=place.host, job=name, stage="result"))
-        usage, value, failure = line.get("usage") or {}, None, None
-        if record.error is not None and line["kind"] == layout.RETURNED:
+        usage = line.get("usage") or {}
+        if kind != layout.RETURNED:
+            # The host has removed what is damaged, so the next call must send it again.
+            if kind == layout.PAYLOAD_BROKEN:
+                self._host.contents.distrust()
+            failure = outcome_errors.exception_of(published, record.value, place)
+            return ItemOutcome(FINAL.get(kind, DIED), None, failure, usage, kind)
+        if record.error is not None:
             return ItemOutcome(RETURNED, None, record.error, usage)
         try:
-            if line["kind"] == layout.RETURNED:
-                if large := outcome.too_large(published, place):
-                    raise large
-                value = outcome.value_of(published, record.value, place, self._items.given)
+            if large := outcome.too_large(published, place):
+                raise large
+            value = outcome.value_of(published, record.value, place, self._group.given)
         except ResultError as error:
             if not isinstance(error, ResultTooLarge):
-                error.hint = (error.hint or "").replace(name, self._items.id)
+                error.hint = (error.hint or "").replace(name, self._group.id)
             return ItemOutcome(RETURNED, None, error, usage)
-        self._on_ended(index, line["kind"])
-        if line["kind"] != layout.RETURNED:
-            failure = outcome_errors.exception_of(published, record.value, place)
-        return ItemOutcome(FINAL.get(line["kind"], DIED), value, failure, usage, line["kind"])
+        self._fetch_outputs(index)
+        return ItemOutcome(RETURNED, value, None, usage, kind)
+
+    def _fetch_outputs(self, index: int) -> None:
+        """Fetch the files that `outputs=` names of an item that has returned; say what cannot be fetched."""
+        group, to = self._group, self._group.outputs_to
+        for pattern in self._job.outputs if to is not None else ():
+            folder, own = self.work_folder(index), cast(Path, to) / str(index)
+            try:
+                remote_files.fetch(self.connection, folder, pattern, own, index, group.show_transfer)
+            except (ClusterfnError, OSError) as failed:
+                console.tell(remote_files.not_fetched(failed, pattern, group.id, index))
 
     # what a user asks about one item, by its index in the group
 
-    def has(self, index: int) -> bool:
-        """Whether it is one of these items."""
-        return index in self._on_host
+    @property
+    def connection(self) -> HostConnection:
+        return self._host.connection
 
-    def numbers_on_host(self, indices: Iterable[int]) -> list[int]:
-        """Return the numbers that these items have on the host."""
-        return [self._on_host[index] for index in indices]
-
-    def read_log(self, connection: HostConnection, index: int, stream: str) -> str:
+    def read_log(self, index: int, stream: str) -> str:
         """Read what an item has printed to one stream."""
         if stream not in (layout.STDOUT, layout.STDERR):
             raise ValueError(f"{stream!r}: an item has stdout and stderr")
-        if self._on_host[index] not in self._places:
+        if self.on_host[index] not in self._places:
             return ""
         path = posixpath.join(self._attempt_folder(index), stream)
-        return remote_files.read_part(connection, path, *self._part_of(index, stream)).decode("utf-8", "replace")
+        printed = remote_files.read_part(self.connection, path, *self._part_of(index, stream))
+        return printed.decode("utf-8", "replace")
 
-    def read_output(self, connection: HostConnection, index: int) -> list[tuple[str, bytes]]:
+    def read_output(self, index: int) -> list[tuple[str, bytes]]:
         """Read what an item has printed to both streams, in the order in which it came."""
-        if self._on_host[index] not in self._places:
+        if self.on_host[index] not in self._places:
             return []
         out, err = self._part_of(index, layout.STDOUT), self._part_of(index, layout.STDERR)
-        return remote_files.read_output(connection, self._attempt_folder(index), out, err)
+        return remote_files.read_output(self.connection, self._attempt_folder(index), out, err)
 
     def _part_of(self, index: int, stream: str) -> tuple[int, int | None]:
         """Return where the output of an item begins in that of its element, and its size; None is to the end."""
         name = "out" if stream == layout.STDOUT else "err"
-        at, following = self._places[self._on_host[index]][2].get(name, 0), self._next.get(self._on_host[index])
+        at, following = self._place_of(index)[2].get(name, 0), self._next.get(self.on_host[index])
         with reading(self._place.host, "where the output of an item is"):
             begin, size = (count(at[0]), count(at[1])) if isinstance(at, list) else (count(at), None)
             # Threads and exit functions print after the item's own end, and before the next one begins.
             if following is not None and size is not None:
                 size = max(size, count(following.get(name, 0)) - begin)
-            elif self._items.done():
+            elif self._group.done():
                 size = None
         return begin, size
 
     def element_folder(self, index: int) -> str:
         """Return the folder of the element that runs or ran the item."""
-        return layout.element_dir(self._place.folder, self._places.get(self._on_host[index], (1, 1, {}))[0])
+        return layout.element_dir(self._place.folder, self._place_of(index)[0])
 
     def work_folder(self, index: int) -> str:
         """Return the folder in which the item runs or ran."""
-        return posixpath.join(self._attempt_folder(index), layout.WORK, str(self._on_host[index]))
+        return posixpath.join(self._attempt_folder(index), layout.WORK, str(self.on_host[index]))
 
     def checkpoint_folder(self, index: int) -> str:
         """Return the item's own folder in the checkpoint of its group."""
-        return posixpath.join(self._place.folder, layout.CHECKPOINT, str(self._on_host[index]))
+        return posixpath.join(self._place.folder, layout.CHECKPOINT, str(self.on_host[index]))
 
     def _attempt_folder(self, index: int) -> str:
-        number, attempt, _ = self._places.get(self._on_host[index], (1, 1, {}))
-        return layout.attempt_dir(layout.element_dir(self._place.folder, number), attempt)
+        return layout.attempt_dir(self.element_folder(index), self._place_of(index)[1])
+
+    def _place_of(self, index: int) -> tuple[int, int, dict[str, Any]]:
+        """Return which element runs or ran the item, in which attempt, and its line in the journal."""
+        return self._places.get(self.on_host[index], (1, 1, {}))
 
 
 def _read_entry(line: bytes) -> dict[str, Any]:

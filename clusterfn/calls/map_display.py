@@ -14,15 +14,14 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge.attributes import is_a
-from clusterfn.bridge.job_states import PENDING, SHORT
+from clusterfn.bridge.job_states import PENDING, RUNNING, SHORT
 from clusterfn.bridge.supervisor.text import shortened
 from clusterfn.calls import failed_items, job_display, leaving, outcome_errors
 from clusterfn.display import console
 from clusterfn.hosts import spoken_wait
 
 if TYPE_CHECKING:
-    from clusterfn.calls.group_items import ItemOutcome
-    from clusterfn.calls.group_state import GroupState
+    from clusterfn.calls.group_state import GroupState, ItemOutcome
 
 _TICK_S = 1.0
 _CAUSE = 160  # characters of the line of a failure
@@ -61,7 +60,7 @@ def _show_all(group: GroupState, counter: CallProgress, until: float | None) -> 
             errors[index] = ended.error
         if position >= before:
             group.shown = position + 1
-            counter.add(group.items.label(index), result_in_words(ended), ended.error is not None, note, group)
+            counter.add(group.label(index), result_in_words(ended), ended.error is not None, note, group)
         else:
             counter.skip(ended.error is not None)
         failed_items.result_of(ended, raises=group.on_error == "raise")
@@ -81,7 +80,7 @@ def next_ended(
     while True:
         turn = time.monotonic() + _TICK_S
         try:
-            return group.items.ended_after(position, turn if until is None else min(turn, until))
+            return group.ended_after(position, turn if until is None else min(turn, until))
         except concurrent.futures.TimeoutError:
             if until is not None and time.monotonic() >= until:
                 raise
@@ -150,7 +149,7 @@ class CallProgress(console.Status):
         Such as "8 running, 1 failed, 00:12 elapsed, 00:20 left".
         """
         # This looks at each item, so it is read only once.
-        count = group.items.running if group is not None else 0
+        count = group.states.count(RUNNING) if group is not None else 0
         running = f"{count} running" if count else ""
         failed = f"{self._failed} failed" if self._failed else ""
         times = self.times(self._ended, self.total, works=count > 0)
@@ -194,7 +193,7 @@ def _is_number(value: Any) -> bool:
 def to_dataframe(group: GroupState) -> Any:
     """Return a pandas DataFrame with a row for each item, in their order."""
     pandas = import_pandas("results()")
-    taken = {*_COLUMNS, *(name for ended in group.items.ends() for name in ended.usage)}
+    taken = {*_COLUMNS, *(name for ended in group.ends() for name in ended.usage)}
     rows = [_row(group, index, taken) for index in range(len(group))]
     return pandas.DataFrame(rows, index=pandas.RangeIndex(len(group)))
 
@@ -220,8 +219,8 @@ def import_pandas(otherwise: str) -> Any:
 
 def _row(group: GroupState, index: int, taken: Collection[str]) -> dict[str, Any]:
     """Return the columns of an item; arguments give way to columns that have their name."""
-    ended = group.items.ended(index)
-    row: dict[str, Any] = {"item": group.items.label(index), "state": group.items.states[index], "error": None}
+    ended = group.ended(index)
+    row: dict[str, Any] = {"item": group.label(index), "state": group.states[index], "error": None}
     arguments = dict(group.arguments[index]) if group.arguments else {}
     row.update({f"argument_{name}" if name in taken else name: value for name, value in arguments.items()})
     if ended is None:

@@ -98,9 +98,10 @@ def run(
             group = on_machine(len(calls), how, machine_capacity(host, one.job.resources))
     job = one.job._replace(group=group, arguments=labels.of_all(names))
     say_how(one, group, how)
-    made = GroupState(job.id, job.name, job.host.name, layout.job_dir(job.root, job.id), len(calls), on_error, names)
+    made = GroupState(job.id, job.name, job.host.name, layout.job_dir(job.root, job.id), len(calls))
+    made.on_error, made.labels = on_error, names
     made.on_interrupt, made.asked, made.has_value = options.on_interrupt, job.resources, job.has_value
-    made.items.given = sending.given_paths(host.root, one.payload)
+    made.given = sending.given_paths(host.root, one.payload)
     if not given_labels:
         made.arguments = labels.argument_table(function, calls, constants or {})
     if job.outputs:

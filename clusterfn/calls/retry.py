@@ -51,10 +51,10 @@ def retry_items(old: GroupRun, failed: Sequence[int]) -> GroupRun:
         layout.SPEC: json.dumps({**fields, "group": asdict(cast(Group, job.group))}).encode(),
         layout.SCRIPT: script.replace(group.id.encode(), job.id.encode()),
         layout.PAYLOAD: payload,
-        layout.LABELS: json.dumps([group.items.label(index) for index in failed]).encode(),
+        layout.LABELS: json.dumps([group.label(index) for index in failed]).encode(),
         layout.ARGUMENTS: json.dumps([group.arguments[index] for index in failed if group.arguments]).encode(),
         layout.RETRIED: json.dumps({"of": group.id, "items": list(failed)}).encode(),
-        **_select(data, ends, old.item_results.numbers_on_host(failed)),
+        **_select(data, ends, [old.item_results.on_host[index] for index in failed]),
     }
     # The host has deleted the secrets of the first try, so this process sends its own.
     if fields["secrets"]:
@@ -68,7 +68,7 @@ def retry_items(old: GroupRun, failed: Sequence[int]) -> GroupRun:
     history.remember(retry, config_file.load().path, job.results, fields["secrets"])
     shared = cast(Group, job.group).in_words
     console.tell(f"{job.id[:SHORT]} {job.name} on {group.host} (again, of {group.id[:SHORT]}): {shared}")
-    run = GroupRun(old.host, job, retry, old.limits, (old, failed))
+    run = GroupRun(old.host, job, retry, old.limits, old)
     sent = [TreeFile(name, data, 0o700 if name == layout.SCRIPT else 0o600) for name, data in files.items()]
     folder = sending.send_folder(run.queue, retry, sent, sending.Uploads([], {}))
     run.start(range(1, run.spec.elements + 1), [folder])

@@ -31,12 +31,11 @@ _TIMEOUT_S = 60.0
 
 def limits_of(host_state: HostState, gpus: int, host: Host) -> SchedulerLimits:
     """Ask what the scheduler allows, once for each host; `host` has the options of the call."""
-    answers: list[str] | None = host_state.limits
-    if answers is None:
+    if host_state.limits is None:
         scheduler = host_state.scheduler
         replies = [host_state.connection.run(argv, unset=scheduler.unset) for argv in scheduler.limits(gpus).commands]
-        answers = host_state.limits = [_output(reply) for reply in replies]
-    return scheduler_for(host).limits(gpus).read(answers)
+        host_state.limits = [_output(reply) for reply in replies]
+    return scheduler_for(host).limits(gpus).read(host_state.limits)
 
 
 def _output(reply: Reply[Any]) -> str:
@@ -49,11 +48,7 @@ def _output(reply: Reply[Any]) -> str:
 
 
 def attach(host: HostState, spec: Mapping[str, Any], results: ResultPolicy) -> JobGroup[Any, Any]:
-    """Attach to the group that was sent with this spec.json.
-
-    Args:
-        results: What is accepted of its values.
-    """
+    """Attach to the group that was sent with this spec.json; `results` is what is accepted of its values."""
     run = _attached(host, spec, results)
     return JobGroup(run.group, run)
 
@@ -66,37 +61,31 @@ def _attached(host: HostState, spec: Mapping[str, Any], results: ResultPolicy) -
     paths = [posixpath.join(folder, name) for name in (layout.LABELS, layout.ARGUMENTS, layout.RETRIED)]
     label_data, arguments, of = remote_files.read_each(host.connection, paths)
     with reading(host.settings.name, f"the items of {job.id[:SHORT]}"):
-        earlier = dict(json.loads(of)) if of else None
+        earlier = dict(json.loads(of)) if of else {"of": "", "items": []}
+        tried, retried = str(earlier["of"]), list(map(int, earlier["items"]))
         labels = list(map(str, json.loads(label_data))) if label_data else []
         shown = [dict(names) for names in json.loads(arguments)] if arguments else []
-    again = _tried_before(host, job, earlier) if earlier is not None else None
-    if again is None:
-        group = GroupState(job.id, job.name, host.settings.name, folder, count, labels=labels)
-        group.arguments = shown
-    else:
-        before, retried = again
+    before = _tried_before(host, job, tried) if tried else None
+    if before is not None:
         group = before.group.with_items_again(retried, job.id, folder)
+    else:
+        group = GroupState(job.id, job.name, host.settings.name, folder, count)
+        group.labels, group.arguments = labels, shown
     group.sent_here, group.asked, group.has_value = False, job.resources, job.has_value
     limits = limits_of(host, 0, job.host) if host.scheduler.has_nodes else SchedulerLimits()
-    run = GroupRun(host, job, group, limits, again)
+    run = GroupRun(host, job, group, limits, before)
     left = remote_state.read_group_state(host.connection, run.folder)
     run.attach(left)
     remote_state.wait_until_caught_up(lambda: run.is_caught_up(left))
     return run
 
 
-def _tried_before(host: HostState, job: JobSpec, earlier: Mapping[str, Any]) -> tuple[GroupRun, list[int]] | None:
-    """Attach to the try before this one, and say which of its items are retried.
-
-    None if the host has deleted it: then the items are numbered from 0.
-    """
-    with reading(host.settings.name, f"the items of {job.id[:SHORT]}"):
-        of, items = str(earlier["of"]), list(map(int, earlier["items"]))
-    folder = layout.job_dir(job.root, of)
-    (spec,) = remote_files.read_each(host.connection, [posixpath.join(folder, layout.SPEC)])
+def _tried_before(host: HostState, job: JobSpec, of: str) -> GroupRun | None:
+    """Attach to the try before this one; None if the host has deleted it: then the items are numbered from 0."""
+    (spec,) = remote_files.read_each(host.connection, [posixpath.join(layout.job_dir(job.root, of), layout.SPEC)])
     if spec is None:
         console.tell(f"the host no longer has {of[:SHORT]}, of which {job.id[:SHORT]} is a retry: its values are gone")
         return None
     with reading(host.settings.name, SPEC_OF_JOB):
         before = read_spec(spec)
-    return _attached(host, before, job.results), items
+    return _attached(host, before, job.results)

@@ -1,16 +1,10 @@
-"""The calls of a session, and its actors. To its user a call is a Job, on the host a folder below the session's own.
-
-`Actors` knows which actors hold workers, and why others are gone. `SkippedNumbers` has a session not wait for calls
-that never came.
-"""
+"""The calls of a session, and its actors. To its user a call is a Job, on the host a folder below the session's own."""
 
 from __future__ import annotations
 
-import asyncio
 import posixpath
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import RETURNED, RUNNING
@@ -19,22 +13,15 @@ from clusterfn.calls.job_run import JobRun
 from clusterfn.calls.run import Location
 from clusterfn.calls.session_stream import CallStream, SocketSource
 from clusterfn.errors import ActorLost, ClusterfnError, ConfigError, Unsatisfiable, WorkerLost
-from clusterfn.hosts import loop
 
 R = TypeVar("R")
 _TIMEOUT_S = 60.0
 # The link appears in one step, so a session that comes to the call at this moment knows why it must not run. The test
 # makes the command safe to repeat.
 _WITHDRAW = f'ln -s {layout.CALL} "$1" 2>/dev/null; [ -h "$1" ]'
-# The host looks for or makes so many paths at a time, and does nothing else in that time.
-PATHS_AT_ONCE = 200
-_SKIP_AGAIN_S = 5.0
-# The session may take a call at the same moment, and then its mark is a file. Only a missing mark is a failure.
-_SKIP = 'mkdir -p -- "$@" 2>/dev/null; for path; do [ -e "$path" ] || exit 1; done'
 
 
-@dataclass(frozen=True)
-class ActorCall:
+class ActorCall(NamedTuple):
     """What a call is to an actor.
 
     Attributes:
@@ -53,11 +40,7 @@ class ActorCall:
 
 
 class Actors:
-    """The actors of one session.
-
-    Args:
-        workers: How many workers it has, each of which can have one actor.
-    """
+    """The actors of one session: each has one of its workers, and some are gone."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
@@ -102,29 +85,20 @@ class Actors:
         return self._living.get(number, "")
 
     def check_room(self, name: str) -> None:
-        """Reject a call that no worker could run before an actor is closed.
-
-        Raises:
-            ConfigError: Actors have all of them.
-        """
+        """Reject a call that no worker could run before an actor is closed."""
         # Waiting for a worker instead could last for ever: the `close()` of the actor may come after this call.
         if len(self._living) < self._workers:
             return
-        names = ", ".join(self._living.values())
-        whose = "its only worker" if self._workers == 1 else f"all of its {self._workers} workers"
+        several = f"all of its {self._workers} workers have actors"
+        whose = "its only worker has the actor" if self._workers == 1 else several
         raise ConfigError(
-            f"the session has no worker for {name}: {whose} {'has the actor' if self._workers == 1 else 'have actors'} "
-            f"({names})",
+            f"the session has no worker for {name}: {whose} ({', '.join(self._living.values())})",
             hint="close an actor (model.close()), make the call a method of its class, or have more workers:"
             f" Session(workers={self._workers + 1}, …). Each needs its own GPU if the session has GPUs",
         )
 
     def check(self, number: int, name: str) -> None:
-        """Reject a call of an actor that is known to be gone.
-
-        Raises:
-            ActorLost: It is; the message says why.
-        """
+        """Reject a call of an actor that is known to be gone; `ActorLost` says why."""
         if number in self._gone:
             raise actor_lost(name, self._gone[number])
 
@@ -138,13 +112,7 @@ def actor_lost(name: str, why: str, host: str | None = None, job: str | None = N
 
 
 class CallLocation(Location):
-    """Where a call of a session is: in a folder below the session's own.
-
-    Args:
-        held: Where the session's job is.
-        number: Which of its calls.
-        of_actor: What it is to an actor, if it is a call of one.
-    """
+    """Where a call of a session is: in a folder below that of the session's job, which is at `held`."""
 
     def __init__(self, held: Location, number: int, of_actor: ActorCall | None = None) -> None:
         # The scheduler itself is only ever asked about the session.
@@ -156,6 +124,14 @@ class CallLocation(Location):
     def actor(self) -> int:
         """The number of the call that constructs its actor; 0 without one."""
         return 0 if self.of_actor is None else self.of_actor.actor or self.number
+
+    @property
+    def constructs(self) -> bool:
+        return self.of_actor is not None and not self.of_actor.actor
+
+    @property
+    def closes(self) -> bool:
+        return self.of_actor is not None and self.of_actor.closes
 
     @property
     def work_folder(self) -> str:
@@ -176,13 +152,7 @@ class CallLocation(Location):
 
 
 class SessionCallRun(JobRun):
-    """The run of one call of a session.
-
-    Args:
-        at: Where it is.
-        held: The run of the session's job.
-        stream: The session's.
-    """
+    """The run of one call of a session, whose job has the run `held`."""
 
     at: CallLocation
 
@@ -214,19 +184,7 @@ class SessionCallRun(JobRun):
 
 
 class SessionCallJob(Job[R]):
-    """One call of a session: to its user a Job, on the host a folder below the session's own.
-
-    Args:
-        held: The session's job.
-        at: Where it is.
-        live: Whether what it prints is followed.
-        stream: The session's.
-        note_end: Called with it once it has ended.
-
-    Attributes:
-        run: Its own.
-        source: What comes of it.
-    """
+    """One call of the session whose job is `held`; `note_end` gets it once it has ended."""
 
     def __init__(
         self, held: Job[Any], at: CallLocation, name: str, live: bool, stream: CallStream,
@@ -235,17 +193,8 @@ class SessionCallJob(Job[R]):
         self.run = SessionCallRun(at, name, run_of(held), stream)
         self.source = SocketSource(self.run, live, stream, at.number)
         super().__init__(self.run, self.source)
-        self.held = held
-        self.note_end = note_end
+        self.held, self.note_end = held, note_end
         self.add_done_callback(_end)
-
-    @property
-    def actor_gone(self) -> str:
-        """Why its actor is gone, if it has ended with that; "" otherwise."""
-        outcome = self.run.published
-        if outcome.get("kind") == layout.ACTOR_LOST:
-            return str(outcome.get("message"))
-        return str(outcome.get("actor_gone") or "")
 
     def stack(self) -> str:
         """Return the stacks of the session's processes, this call's among them if it runs."""
@@ -269,66 +218,15 @@ def lost_with(host: Job[Any], why: str, call: SessionCallJob[Any], has_begun: bo
     if host.state == RETURNED and call.run.at.actor:
         return actor_lost(call.name, f"its session has ended ({why})", call.host, call.id)
     error = None if host.cancelled() else host.exception(0)
-    kind = type(error) if isinstance(error, ClusterfnError) else WorkerLost
+    kind: type[ClusterfnError] = WorkerLost
     facts: dict[str, Any] = {}
     if isinstance(error, ClusterfnError):
+        kind = type(error)
         facts = {"stage": error.stage, "evidence": error.evidence, "hint": error.hint, "log": error.log}
     message = f"the session of the call has ended: {why}"
     if not has_begun:
-        message = f"the call had not begun when its session ended: {why}"
-        facts["stage"] = "queue"
+        message, facts["stage"] = f"the call had not begun when its session ended: {why}", "queue"
         # The hint of `Unsatisfiable` itself says what to ask for.
         if kind is not Unsatisfiable:
             facts["hint"] = "call again: nothing of it has run"
     return kind(message, host=call.host, job=call.id, **facts)
-
-
-class SkippedNumbers:
-    """Has a session skip the numbers of calls that were not sent: it serves calls in order.
-
-    Args:
-        held: The run of the session's job.
-    """
-
-    def __init__(self, held: JobRun) -> None:
-        self._held = held
-        self._unsent: set[str] = set()
-        self._is_sending = False
-
-    def add(self, taken: str) -> None:
-        """Have the call skipped whose `taken` this is."""
-        self._unsent.add(taken)
-        self.send()
-
-    def send(self) -> None:
-        """Send the numbers to skip. Does not wait."""
-        if self._unsent and not self._is_sending:
-            self._is_sending = True
-            loop.begin(self._send_all())
-
-    async def _send_all(self) -> None:
-        """Send the numbers to skip; again after a while if the host could not write them, as on a full disk."""
-        host, laid_out = self._held.at.host, self._held.queue.laid_out
-        after = [laid_out] if laid_out else []
-        try:
-            while self._has_to_send():
-                some = sorted(self._unsent)[:PATHS_AT_ONCE]
-                try:
-                    answer = await host.connection.run(["/bin/sh", "-c", _SKIP, "sh", *some], after=after)
-                    is_written = answer.rc == 0
-                except ClusterfnError:
-                    is_written = False
-                if is_written:
-                    self._unsent.difference_update(some)
-                else:
-                    # The session serves calls in order: those behind the skipped ones wait for this, so the pause is
-                    # short.
-                    await asyncio.sleep(_SKIP_AGAIN_S)
-        finally:
-            self._is_sending = False
-        # A path may have come after the last look and before the flag was cleared.
-        if self._has_to_send():
-            self.send()
-
-    def _has_to_send(self) -> bool:
-        return bool(self._unsent) and not self._held.is_closed and self._held.at.host.is_connected

@@ -6,12 +6,13 @@ must not.
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import contextlib
 import json
 import posixpath
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.attributes import attribute
@@ -21,16 +22,9 @@ from clusterfn.calls import job_display, leaving, sending
 from clusterfn.calls.call import Prepared, send_call
 from clusterfn.calls.demand import job_name
 from clusterfn.calls.job import withdraw
-from clusterfn.calls.session_call import (
-    PATHS_AT_ONCE,
-    ActorCall,
-    Actors,
-    CallLocation,
-    SessionCallJob,
-    SkippedNumbers,
-    lost_with,
-)
+from clusterfn.calls.session_call import ActorCall, Actors, CallLocation, SessionCallJob, lost_with
 from clusterfn.calls.session_stream import CallStream
+from clusterfn.config.job_spec import SessionSpec
 from clusterfn.display import console
 from clusterfn.display.at_once import at_once
 from clusterfn.errors import ClusterfnError, ConfigError
@@ -47,29 +41,32 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 _TIMEOUT_S, _PRIVATE = 60.0, 0o600
 _WITHDRAWN_AT_ONCE = 16
-# Packing this many bytes takes no noticeable time.
-_SMALL = 1 << 20
+# The host looks for or makes so many paths at a time, and does nothing else in that time.
+_PATHS_AT_ONCE = 200
+_SKIP_AGAIN_S = 5.0
+# The session may take a call at the same moment, and then its mark is a file. Only a missing mark is a failure.
+_SKIP = 'mkdir -p -- "$@" 2>/dev/null; for path; do [ -e "$path" ] || exit 1; done'
 
 
 class SessionJob:
-    """The job of one session, and its calls.
-
-    Args:
-        prepared: The job.
-    """
+    """The job of one session, and its calls."""
 
     def __init__(self, prepared: Prepared) -> None:
         self.spec, self._host = prepared.job, prepared.host
         self._python, self._count = prepared.environment.python, 0
         self._open: set[SessionCallJob[Any]] = set()
         self._sending: set[Reply[bool]] = set()
-        self.actors = Actors(prepared.job.serving.workers if prepared.job.serving else 1)
+        serving = cast(SessionSpec, prepared.job.serving)
+        self.actors = Actors(serving.workers)
         self.job, tracker = send_call(prepared)
         self._run = tracker.run
-        self._skips = SkippedNumbers(self._run)
+        # What exists of calls that were not sent, once the session is to skip their numbers: it serves in order.
+        self._unsent: set[str] = set()
+        # The loop alone touches it.
+        self._is_skipping = False
         self._stream = CallStream(prepared.host, self.job.folder, self.actors.end)
         self._stream.open()
-        idle = format_duration(prepared.job.serving.idle_s if prepared.job.serving else 0.0)
+        idle = format_duration(serving.idle_s)
         leaving.remember_going(self._run, f"it ends after {idle} without a call; to end it now: clusterfn cancel ID")
         self._run.listen(self._note_job_change)
 
@@ -87,19 +84,15 @@ class SessionJob:
         self, fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str | None, follow: bool,
         of_actor: ActorCall | None = None,
     ) -> SessionCallJob[R]:  # fmt: skip
-        """Send one call; copy large buffers if the caller does not wait for it, as he may change them.
-
-        Raises:
-            NotEnded: An actor is leaving the worker that the call needs.
-        """
+        """Send one call, or raise `NotEnded` as an actor is leaving the worker that it needs."""
         name = name or str(attribute(fn, "__name__", "function"))
         # A call of a living actor runs in the actor's own worker, so it needs no free one.
         if of_actor is None or not of_actor.actor:
             self._check_room(name)
-        is_quick = of_actor is not None and is_packed_at_once(args, kwargs)
-        with job_display.nothing_runs(), contextlib.nullcontext() if is_quick else job_display.preparing(name):
+        with job_display.nothing_runs(), job_display.preparing(name):
             place = Place(self.spec.host.name, self.spec.root, in_session=True)
             payload = payloads.pack(fn, args, kwargs, self._python, place=place)
+            # A caller who does not wait for it may change large buffers.
             payload = payload if follow else payload.with_own_buffers()
         notes.tell(payload.notes, self.spec, sending.is_in_place(self.spec.host, self.spec.interpreter))
         self._count += 1
@@ -114,30 +107,27 @@ class SessionJob:
             self.actors.check_room(name)
         except ConfigError:
             for call in list(self._open):
-                of_actor = call.run.at.of_actor
-                if of_actor is not None and (of_actor.closes or call.run.is_stopping):
-                    leaving = self.actors.name_of(call.run.at.actor)
-                    raise NotEnded(reference_of(call).source, leaving) from None
+                at = call.run.at
+                if at.closes or (at.actor and call.run.is_stopping):
+                    raise NotEnded(reference_of(call).source, self.actors.name_of(at.actor)) from None
             raise
 
     def _put(self, call: SessionCallJob[Any], payload: Payload) -> None:
         self._open.add(call)
-        of_actor, actor = call.run.at.of_actor, call.run.at.actor
-        if of_actor is not None and not of_actor.actor:
-            self.actors.begin(actor, of_actor.name)
-        elif of_actor is not None and of_actor.closes:
-            self.actors.close(actor)
+        at = call.run.at
+        if at.of_actor is not None and at.constructs:
+            self.actors.begin(at.actor, at.of_actor.name)
+        elif at.closes:
+            self.actors.close(at.actor)
         try:
             self._send(call, payload)
         except BaseException:  # a handler of a signal may raise anything
             # After Ctrl-C, for example, the caller has no handle of the call.
             self._open.discard(call)
-            # The request to close may have left this machine all the same.
-            if of_actor is not None and of_actor.closes:
-                self.actors.lose(actor, "it was being closed")
-            elif of_actor is not None and not of_actor.actor:
-                self.actors.lose(actor, "it was not sent")
-            self._skips.add(call.run.at.taken)
+            # The request may have left this machine all the same.
+            if at.closes or at.constructs:
+                self.actors.lose(at.actor, "it was being closed" if at.closes else "it was not sent")
+            self._skip(at.taken)
             raise
         # The job ended while the call was packed or sent, so `_over` has not failed this call.
         if self.job.done():
@@ -145,17 +135,17 @@ class SessionJob:
 
     def _note_end(self, call: SessionCallJob[Any]) -> None:
         """Take note of what a call that has ended did to its actor, and then that it is not open any more."""
-        of_actor, number = call.run.at.of_actor, call.run.at.actor
-        if of_actor is not None:
-            # Without a known outcome the host may still do what the call says.
-            is_known = call.cancelled() or call.run.has_outcome
-            if of_actor.closes and not is_known:
-                self.actors.lose(number, "it was being closed")
-            elif of_actor.closes or call.actor_gone:
-                self.actors.end(number, call.actor_gone)
-            elif not of_actor.actor and (call.cancelled() or call.exception() is not None):
-                end = self.actors.end if is_known else self.actors.lose
-                end(number, "it could not be constructed")
+        at, published = call.run.at, call.run.published
+        gone = str(published.get("message" if published.get("kind") == layout.ACTOR_LOST else "actor_gone") or "")
+        # Without a known outcome the host may still do what the call says.
+        is_known = call.cancelled() or call.run.has_outcome
+        if at.closes and not is_known:
+            self.actors.lose(at.actor, "it was being closed")
+        elif at.closes or (at.actor and gone):
+            self.actors.end(at.actor, gone)
+        elif at.constructs and (call.cancelled() or call.exception() is not None):
+            end = self.actors.end if is_known else self.actors.lose
+            end(at.actor, "it could not be constructed")
         self._open.discard(call)
 
     def close_unheld(self) -> None:
@@ -167,28 +157,24 @@ class SessionJob:
         sending.await_room(self._host)
         self._await_folder()
         # The session waits for numbers of calls that were not sent, so those that are not marked yet are marked now.
-        self._skips.send()
+        self._skip()
         needs = sending.send_contents(self._host, payload)
         at = call.run.at
         of_actor = at.of_actor.facts(at.number) if at.of_actor is not None else {}
         facts = {"sys_path": list(sending.module_folders(self.spec, payload)), **of_actor}
+        contents = {layout.PAYLOAD: payload.data, layout.CALL: json.dumps(facts).encode()}
+        files = [TreeFile(name, data, _PRIVATE) for name, data in contents.items()]
 
         def send_files() -> None:
-            self._send_files(call, payload, facts, needs._replace(before=[]))
+            self._send_files(call, files, needs._replace(before=[]))
 
         # A call that needs uploads first goes as files, which wait for them: through the stream it would overtake them.
         if needs.before or not call.source.send(payload.data, facts, send_files):
-            self._send_files(call, payload, facts, needs)
+            self._send_files(call, files, needs)
             call.source.follow()
 
-    def _send_files(
-        self, call: SessionCallJob[Any], payload: Payload, facts: Mapping[str, Any], needs: sending.Uploads
-    ) -> None:
+    def _send_files(self, call: SessionCallJob[Any], files: Sequence[TreeFile], needs: sending.Uploads) -> None:
         """Send the folder of a call; the host ignores it if it has that already."""
-        files = [
-            TreeFile(layout.PAYLOAD, payload.data, _PRIVATE),
-            TreeFile(layout.CALL, json.dumps(facts).encode(), _PRIVATE),
-        ]
         sent = sending.send_folder(call.run.queue, call.run, files, needs, durable=False)
         self._sending.add(sent)
         loop.begin(self._see_sent(call, sent))
@@ -213,16 +199,43 @@ class SessionJob:
 
     def _refuse(self, call: SessionCallJob[Any], error: BaseException) -> None:
         if not self.job.done():
-            self._skips.add(call.run.at.taken)
+            self._skip(call.run.at.taken)
             call.run.fail(call.run.queue.refusal(error, "call"))
+
+    def _skip(self, *unsent: str) -> None:
+        """Have the session skip the calls whose `taken` this is, and those of before. Does not wait."""
+        self._unsent.update(unsent)
+        if self._unsent:
+            loop.call(self._begin_skipping)
+
+    def _begin_skipping(self) -> None:
+        if not self._is_skipping:
+            self._is_skipping = True
+            loop.begin(self._skip_all())
+
+    async def _skip_all(self) -> None:
+        """Send the numbers to skip; again after a while if the host could not write them, as on a full disk."""
+        laid_out = self._run.queue.laid_out
+        after = [laid_out] if laid_out else []
+        try:
+            while self._unsent and not self._run.is_closed and self._host.is_connected:
+                some = sorted(self._unsent)[:_PATHS_AT_ONCE]
+                with contextlib.suppress(ClusterfnError):
+                    answer = await self._host.connection.run(["/bin/sh", "-c", _SKIP, "sh", *some], after=after)
+                    if answer.rc == 0:
+                        self._unsent.difference_update(some)
+                if not self._unsent.isdisjoint(some):
+                    # The session serves calls in order: those behind wait for this, so the pause is short.
+                    await asyncio.sleep(_SKIP_AGAIN_S)
+        finally:
+            self._is_skipping = False
 
     def _note_job_change(self, kind: str, _: object) -> None:
         if kind == "done":
             self._over()
-        if kind != "state" or self.job.state not in (PENDING, STARTING, RUNNING, SUSPENDED):
-            return
         reason = "" if self.job.state == RUNNING else f"its session is {self.job.status}"
-        for call in list(self._open):
+        is_going = kind == "state" and self.job.state in (PENDING, STARTING, RUNNING, SUSPENDED)
+        for call in list(self._open) if is_going else ():
             if call.state == PENDING and call.reason != reason:
                 call.run.set_state(PENDING, reason)
 
@@ -230,8 +243,7 @@ class SessionJob:
 
     def tell_of_error(self, error: Exception) -> None:
         """Say that the `with` block has raised an error, which is not seen before its calls have ended."""
-        count = sum(not call.done() for call in list(self._open))
-        if count:
+        if count := sum(not call.done() for call in list(self._open)):
             console.warn(
                 f"{type(error).__name__} in the with block of the session: waiting for its {counted(count, 'call')}"
                 f" (to end them: clusterfn cancel {self.job.id[:SHORT]})"
@@ -272,7 +284,7 @@ class SessionJob:
         self._stream.await_taken(None, _TIMEOUT_S)
         # A large call takes time to arrive.
         before = list(self._sending)
-        closing = loop.start(self._close(self._put_close(before), is_behind=bool(before)))
+        closing = loop.start(self._close(self._put_close(before), before))
         exit_flush.await_at_exit(closing)
         if wait and not before:
             loop.result(closing, f"waiting for {self.job.host} to close the session {self.job.id}", _TIMEOUT_S)
@@ -281,20 +293,16 @@ class SessionJob:
         place = posixpath.join(self.job.folder, layout.CALLS, layout.CLOSE)
         return self._host.connection.put(place, b"", sync=False, after=after)
 
-    async def _close(self, put: Reply[bool], is_behind: bool) -> None:
-        """Await the request that closes the session; then say what is printed if the program ends before the job.
-
-        Args:
-            is_behind: Whether it is sent after calls: the session closes also if the host refuses one of them.
-        """
-        if await put.error() is not None and is_behind:
+    async def _close(self, put: Reply[bool], before: Sequence[Reply[Any]]) -> None:
+        """Await the request that closes the session; then say what is printed if the program ends before the job."""
+        # The session closes also if the host refuses one of the calls that are sent before.
+        if await put.error() is not None and before:
             put = self._put_close()
         await put
         leaving.forget_going(self._run)
         if self._open:
-            leaving.remember_going(
-                self._run, "it is closed, and ends with its last call; to end it now: clusterfn cancel ID"
-            )
+            parting = "it is closed, and ends with its last call; to end it now: clusterfn cancel ID"
+            leaving.remember_going(self._run, parting)
 
     def _over(self) -> None:
         """Fail the calls that were not served. Does not wait."""
@@ -322,15 +330,7 @@ async def _without(
     host: HostState, paths: Sequence[str], calls: Sequence[SessionCallJob[Any]]
 ) -> list[SessionCallJob[Any]]:
     """Return the calls whose path is not on the host."""
-    parts = [paths[first : first + PATHS_AT_ONCE] for first in range(0, len(paths), PATHS_AT_ONCE)]
+    parts = [paths[first : first + _PATHS_AT_ONCE] for first in range(0, len(paths), _PATHS_AT_ONCE)]
     replies = [host.connection.have(part) for part in parts]
     existing = [is_there for reply in replies for is_there in await reply]
     return [call for call, is_there in zip(calls, existing) if not is_there]
-
-
-def is_packed_at_once(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether packing these takes no time that is worth a word, nor a thread that would say it."""
-    return all(
-        isinstance(value, (int, float, type(None))) or (isinstance(value, (str, bytes)) and len(value) < _SMALL)
-        for value in (*args, *kwargs.values())
-    )

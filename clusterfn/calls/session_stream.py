@@ -7,8 +7,8 @@ way to the socket, all calls go by files.
 
 from __future__ import annotations
 
-import collections
 import concurrent.futures
+import itertools
 import json
 import logging
 import posixpath
@@ -38,13 +38,7 @@ _LONGEST_FRAME = 64 << 20
 
 
 class CallStream:
-    """The stream of one session.
-
-    Args:
-        host: The host.
-        folder: The folder of the session's job.
-        on_gone: Called with the number of an actor that has ended, and why.
-    """
+    """The stream of the session with this folder; `on_gone` gets the number of an actor that has ended, and why."""
 
     def __init__(self, host: HostState, folder: str, on_gone: Callable[[int, str], None]) -> None:
         self._host, self._folder, self._on_gone = host, folder, on_gone
@@ -52,13 +46,13 @@ class CallStream:
         self._calls: dict[int, SocketSource] = {}
         # All calls up to this number that went this way are in their folders.
         self._taken = 0
-        # The calls after that number, with their bytes.
-        self._untaken: collections.OrderedDict[int, int] = collections.OrderedDict()
+        # The bytes of the calls after that number, the first one first.
+        self._untaken: dict[int, int] = {}
         self._untaken_bytes = 0
         self._is_open = self._is_closed = False
         self._inbox = Inbox()
-        self._coming: Reply[bytes] | None = None
-        self._reply: Reply[None] | None = None
+        # To the question where the session listens, and then to the stream itself.
+        self._reply: Reply[Any] | None = None
         # The connection that carries the stream: the host may get another one.
         self._connection: HostConnection | None = None
 
@@ -71,8 +65,8 @@ class CallStream:
         connects_again = not self._is_closed
         while connects_again:
             try:
-                self._coming = self._host.connection.wait(posixpath.join(self._folder, layout.DOOR))
-                self._reply = reply = self._connect(await self._coming)
+                self._reply = coming = self._host.connection.wait(posixpath.join(self._folder, layout.DOOR))
+                self._reply = reply = self._connect(await coming)
             except (ClusterfnError, concurrent.futures.CancelledError):
                 # Each call gets that error itself.
                 return
@@ -104,23 +98,13 @@ class CallStream:
         return None
 
     def send(self, number: int, call: SocketSource, payload: bytes, facts: Mapping[str, Any], live: bool) -> bool:
-        """Send a call; return whether it went this way.
-
-        Args:
-            number: The call's.
-            call: It, which is heard from now on.
-            payload: It as bytes.
-            facts: What its call.json says.
-            live: Whether what it prints is to be heard.
-        """
+        """Send a call, with what its call.json says, and hear it from now on; return whether it went this way."""
         connection = self._connection
         if len(payload) > MOST_BYTES or connection is None or not connection.link.usable():
             return False
         with self._changed:
             reply = self._reply
-            if not self._is_open or reply is None:
-                return False
-            if self._untaken_bytes + len(payload) > MOST_UNTAKEN:
+            if not self._is_open or reply is None or self._untaken_bytes + len(payload) > MOST_UNTAKEN:
                 return False
             self._calls[number] = call
             self._untaken[number] = len(payload)
@@ -154,9 +138,8 @@ class CallStream:
         self._is_closed = True
         with self._changed:
             self._is_open = False
-        for reply in (self._coming, self._reply):
-            if reply is not None:
-                reply.cancel()
+        if self._reply is not None:
+            self._reply.cancel()
 
     # on the reader thread of the connection
 
@@ -173,11 +156,10 @@ class CallStream:
             value = body[end:] if header["has_value"] else None
         with self._changed:
             self._taken = max(self._taken, int(header["taken"]))
-            while self._untaken and next(iter(self._untaken)) <= self._taken:
-                self._untaken_bytes -= self._untaken.popitem(last=False)[1]
+            over = list(itertools.takewhile(lambda untaken: untaken <= self._taken, self._untaken))
             # The session does not take this call through the stream.
-            if what == "again":
-                self._untaken_bytes -= self._untaken.pop(number, 0)
+            over += [number] if what == "again" else []
+            self._untaken_bytes -= sum(self._untaken.pop(untaken, 0) for untaken in over)
             self._is_open = True
             call = self._calls.pop(number, None) if what == "again" else self._calls.get(number)
             self._changed.notify_all()
@@ -201,14 +183,10 @@ class CallStream:
         with self._changed:
             had_answered, self._is_open, self._reply = self._is_open, False, None
             lost, taken = dict(self._calls), self._taken
-        connection = self._connection
-        is_dead = connection is None or not connection.link.usable()
+        is_dead = self._connection is None or not self._connection.link.usable()
         for number, call in sorted(lost.items()):
             try:
-                if is_dead and error is not None:
-                    call.give_up(error)
-                else:
-                    call.go_on_with_files(has_arrived=number <= taken)
+                call.go_on_with_files(has_arrived=number <= taken, dead=error if is_dead else None)
             except Exception:  # noqa: BLE001 - the caller's own function may raise anything
                 # An error of one call must not keep the other calls here.
                 _log.exception("call %d could not be followed by its files", number)
@@ -224,14 +202,7 @@ _FILES: Mapping[str, str] = {"events": layout.EVENTS, "stdout": layout.STDOUT, "
 
 
 class SocketSource(AgentSource):
-    """What comes of one call of a session: through the session's stream, or by its files as that of a job does.
-
-    Args:
-        run: The call's.
-        live: Whether what it prints is followed.
-        stream: The session's.
-        number: Which of its calls.
-    """
+    """What comes of one call of a session: through the session's stream, or by its files as that of a job does."""
 
     _send_files: Callable[[], None] | None = None
 
@@ -242,13 +213,7 @@ class SocketSource(AgentSource):
         self._hearing: Sequence[OnOutput] = ()
 
     def send(self, payload: bytes, facts: Mapping[str, Any], send_files: Callable[[], None]) -> bool:
-        """Send the call through the stream, and hear it there; return whether it went this way.
-
-        Args:
-            payload: It as bytes.
-            facts: What its call.json says.
-            send_files: Sends it as files, unless the host has it.
-        """
+        """Send the call through the stream, and hear it there; return whether it went. `send_files` is for later."""
         self._send_files = send_files
         self._hearing = self.begin(1)
         self._heard = dict.fromkeys((layout.EVENTS, layout.STDOUT, layout.STDERR), 0)
@@ -257,11 +222,11 @@ class SocketSource(AgentSource):
     def append(self, file: str, data: bytes) -> None:
         """Take what was appended to its file of this name."""
         self._heard[file] += len(data)
-        if file != layout.EVENTS:
-            for on_output in self._hearing:
-                on_output(file, data)
-        else:
+        if file == layout.EVENTS:
             self.take_events(data)
+            return
+        for on_output in self._hearing:
+            on_output(file, data)
 
     def conclude(self, content: bytes, value: bytes | None) -> None:
         """Take its outcome, and its value unless that is too large to come with it: then it is fetched."""
@@ -284,11 +249,14 @@ class SocketSource(AgentSource):
         if waiting is not None:
             loop.begin(see_through(run, self, waiting))
 
-    def go_on_with_files(self, has_arrived: bool) -> None:
-        """Follow its files, as the stream is lost; send it as files too, unless it has arrived."""
+    def go_on_with_files(self, has_arrived: bool, dead: BaseException | None = None) -> None:
+        """Follow its files, as the stream is lost; send them unless it has arrived. Or end it: its host is `dead`."""
         send_files = self._send_files
         # The call has ended.
         if self.run.is_closed or send_files is None:
+            return
+        if dead is not None:
+            lose(self.run, dead)
             return
         try:
             if not has_arrived:
@@ -297,10 +265,6 @@ class SocketSource(AgentSource):
         except ClusterfnError as error:
             # The connection has ended at this moment.
             lose(self.run, error)
-
-    def give_up(self, error: BaseException) -> None:
-        """Take the error of a connection that is not opened again, as a call does that follows its files."""
-        lose(self.run, error)
 
     def _follow_rest(self) -> None:
         """Follow its files from where the stream has ended."""

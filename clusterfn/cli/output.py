@@ -111,8 +111,7 @@ def _items(group: JobGroup[Any, Any], streams: Sequence[str]) -> Iterator[tuple[
         if state == PENDING:
             yield index, state, []
         elif streams == STREAMS:
-            run = run_of_group(group)
-            yield index, state, run.results_of(index).read_output(run.host.connection, index)
+            yield index, state, run_of_group(group).results_of(index).read_output(index)
         else:
             yield index, state, [(stream, group.logs(index, stream).encode()) for stream in streams]
 

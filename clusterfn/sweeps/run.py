@@ -17,8 +17,7 @@ from clusterfn.bridge.job_states import SHORT
 from clusterfn.calls import attach, leaving, mapping
 from clusterfn.calls.demand import job_name
 from clusterfn.calls.group import JobGroup, state_of_group
-from clusterfn.calls.group_items import ItemOutcome
-from clusterfn.calls.group_state import GroupState
+from clusterfn.calls.group_state import GroupState, ItemOutcome
 from clusterfn.calls.map_display import next_ended
 from clusterfn.calls.mapping import MapOptions
 from clusterfn.display import console

@@ -88,7 +88,7 @@ group.stop()
 def test_shutdown_waits_for_the_others_where_nothing_can_be_heard_of_one(here, tmp_path):
     executor = Executor("here")
     lost, other = executor.map(pow, [1], [2]), executor.map(pow, [3], [2])
-    state_of_group(executor._groups[0]).items.fail(HostError("it is gone"))
+    state_of_group(executor._groups[0]).fail(HostError("it is gone"))
 
     executor.shutdown()
 

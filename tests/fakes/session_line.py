@@ -79,11 +79,8 @@ class Call:
     def conclude(self, told: bytes, value: bytes | None) -> None:
         self.heard.append(("end", told, value))
 
-    def go_on_with_files(self, has_arrived: bool) -> None:
-        self.heard.append(("lost", has_arrived))
-
-    def give_up(self, error: BaseException) -> None:
-        self.heard.append(("dead", str(error)))
+    def go_on_with_files(self, has_arrived: bool, dead: BaseException | None = None) -> None:
+        self.heard.append(("dead", str(dead)) if dead else ("lost", has_arrived))
 
 
 def opened(join: tuple[str, ...] | None = None) -> tuple[CallStream, Connection]:

@@ -13,8 +13,7 @@ import pytest
 
 from clusterfn import OutOfMemory
 from clusterfn.calls.environment_upload import BuildDisplay
-from clusterfn.calls.group_items import ItemOutcome
-from clusterfn.calls.group_state import GroupState
+from clusterfn.calls.group_state import GroupState, ItemOutcome
 from clusterfn.calls.map_display import CallProgress, result_in_words, say_how_it_ended
 from clusterfn.display import console
 from clusterfn.sweeps.report import SweepProgress, Trial, named
@@ -49,29 +48,29 @@ def play_map(clock: Clock) -> None:
     def end(index: int, error: Exception | None = None) -> None:
         clock.now += 1.5
         ended = ItemOutcome("RAISED" if error else "RETURNED", None if error else index / 8, error, {"wall_s": 12.3})
-        group.items.end_item(index, ended)
+        group.end_item(index, ended)
         if error:
             errors[index] = error
-        progress.add(group.items.label(index), result_in_words(ended), error is not None, "7f3a", group)
+        progress.add(group.label(index), result_in_words(ended), error is not None, "7f3a", group)
 
     said = "sending 38 MB of 114 MB, 3 MB/s, 25 s left"
     group.show_transfer(SimpleNamespace(in_words=lambda: said, progress=(38, 114)))
     wait(12.0)
     group.show_transfer(SimpleNamespace(in_words=lambda: "", progress=None))
-    group.set_state("PENDING", "expected start 21 Nov 14:35 host time; Priority: waiting for its turn")
+    group.set_reason("expected start 21 Nov 14:35 host time; Priority: waiting for its turn")
     wait(1.0)
     wait(3600.0)
     for index in range(4):
-        group.items.begin_item(index)
-    group.set_state("PENDING")
+        group.begin_item(index)
+    group.set_reason("")
     wait(1.0)
     end(0)
     end(1, ValueError("lr=0.3 diverges"))
-    group.show_connection("no connection to hpc since 14:35:10: the host no longer answered; trying to connect")
+    group.set_reason("no connection to hpc since 14:35:10: the host no longer answered; trying to connect")
     wait(61.0)
-    group.show_connection("")
+    group.set_reason("")
     for index in range(4, 8):
-        group.items.begin_item(index)
+        group.begin_item(index)
     end(2, OutOfMemory("the job used 812 MB of memory and asked for 512 MB", host="hpc"))
     for index in (3, 4, 5):
         end(index)

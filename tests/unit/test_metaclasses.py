@@ -11,7 +11,7 @@ import pytest
 
 from clusterfn.bridge.attributes import has_method, is_a
 from clusterfn.calls import map_display
-from clusterfn.calls.group_items import ItemOutcome
+from clusterfn.calls.group_state import ItemOutcome
 from clusterfn.display import labels
 from clusterfn.packing.dependencies import as_lists
 from clusterfn.sweeps.run import Scoring

@@ -18,7 +18,6 @@ import pytest
 from clusterfn import ActorLost, ConfigError, Executor, Session, cluster
 from clusterfn.api.actor import ActorClass, ActorMethod
 from clusterfn.calls.session_call import ActorCall, Actors
-from clusterfn.calls.session_job import is_packed_at_once
 from tests.fakes.session_calls import Calls, mapped
 from tests.waiting import until
 
@@ -240,11 +239,3 @@ def test_an_actor_that_is_being_closed_has_its_worker_until_it_is_and_takes_no_c
 def test_a_call_tells_the_host_which_actor_it_is_of():
     assert ActorCall(0, "Model").facts(7) == {"actor": 7, "name": "Model"}
     assert ActorCall(7, "close", closes=True).facts(9) == {"actor": 7, "name": "close", "closes": True}
-
-
-@pytest.mark.parametrize(
-    ("args", "is_quick"),
-    [((1, "a", None, True, 2.0, b"x"), True), ((b"x" * (2 << 20),), False), (([1],), False), ((), True)],
-)
-def test_only_small_plain_arguments_are_packed_without_a_word(args: tuple[Any, ...], is_quick: bool):
-    assert is_packed_at_once(args, {}) is is_quick

@@ -7,9 +7,8 @@ from typing import Any
 
 from clusterfn import Job, JobGroup
 from clusterfn.bridge.job_states import RUNNING
-from clusterfn.calls.group_items import ItemOutcome
 from clusterfn.calls.group_run import GroupRun
-from clusterfn.calls.group_state import GroupState
+from clusterfn.calls.group_state import GroupState, ItemOutcome
 from clusterfn.calls.job import run_of
 from clusterfn.calls.job_run import JobRun, OutputSource
 from clusterfn.calls.job_tracker import Tracker
@@ -40,7 +39,7 @@ def group(count: int) -> tuple[GroupState, JobGroup]:
 def end(known: GroupState, index: int, value: object) -> None:
     """Let an item return the value, or raise it."""
     outcome = ItemOutcome("RAISED", None, value) if isinstance(value, Exception) else ItemOutcome("RETURNED", value)
-    known.items.end_item(index, outcome)
+    known.end_item(index, outcome)
 
 
 def ended(*values: object) -> JobGroup:

@@ -16,14 +16,12 @@ from clusterfn import ClusterfnError, HostError, SubmitError
 from clusterfn.bridge.job_states import FINAL
 from clusterfn.bridge.supervisor.group import conclude_if_complete
 from clusterfn.bridge.supervisor.job import JobFolder
-from clusterfn.calls import conclusion, group_rest, leaving, map_display
-from clusterfn.calls.element import ElementEnded
+from clusterfn.calls import conclusion, group_run, leaving, map_display
 from clusterfn.calls.group import state_of_group
-from clusterfn.calls.group_items import ItemOutcome
 from clusterfn.calls.group_run import GroupRun
+from clusterfn.calls.group_state import ItemOutcome
 from clusterfn.calls.item_results import ItemResults, ItemStream
 from clusterfn.calls.job import run_of
-from clusterfn.calls.outcome import JobLocation
 from clusterfn.calls.queue_place import QueuePlace
 from clusterfn.calls.submission_line import Started
 from clusterfn.config.job_spec import Group
@@ -57,8 +55,8 @@ def test_a_job_shows_by_completion_what_a_user_may_call():
 def test_the_first_end_of_an_item_is_its_end():
     made = ended(1)
     known = state_of_group(made)
-    known.items.end_item(0, ItemOutcome("DIED", None, RuntimeError("late")))
-    known.items.begin_item(0)
+    known.end_item(0, ItemOutcome("DIED", None, RuntimeError("late")))
+    known.begin_item(0)
 
     assert made.results() == [1] and made.states == ["RETURNED"]
 
@@ -66,7 +64,7 @@ def test_the_first_end_of_an_item_is_its_end():
 def test_items_that_are_sent_again_leave_the_ends_of_the_others():
     again = state_of_group(ended(1, ValueError("no"), 3)).with_items_again([1], "90aa000011112222", "/root/jobs/90aa")
 
-    assert again.items.states == ["RETURNED", "PENDING", "RETURNED"]
+    assert again.states == ["RETURNED", "PENDING", "RETURNED"]
     assert again.shown == 2, "their ends have been shown"
 
 
@@ -85,7 +83,7 @@ def test_the_state_of_a_group_is_the_one_that_its_host_lists(tmp_path, kinds, st
     known, made = group(len(kinds))
     lines = []
     for index, kind in enumerate(kinds):
-        known.items.end_item(index, ItemOutcome(FINAL.get(kind, "DIED"), kind=kind))
+        known.end_item(index, ItemOutcome(FINAL.get(kind, "DIED"), kind=kind))
         lines.append(json.dumps({"index": index, "kind": kind}) + "\n")
     assert made.state == state
 
@@ -139,9 +137,10 @@ def test_a_line_that_a_crash_has_torn_is_passed_over():
     assert stream.lines(b'in": 3}\n') == [{"begin": 3}]
 
 
-def results_of(known, count, fetch=None, **policy):
-    place = JobLocation("tensor01", "7f3a", "/root/jobs/7f3a", ResultPolicy(**policy))
-    return ItemResults(known.items, range(count), place, lambda *_: None, lambda: None, fetch or Mock())
+def results_of(known, connection, **policy):
+    host, job = Mock(connection=connection), Mock(id="7f3a", root="/root", results=ResultPolicy(**policy))
+    host.settings.name = "tensor01"
+    return ItemResults(host, job, known, lambda: None)
 
 
 @pytest.mark.parametrize(("kind", "state"), [("returned", "RETURNED"), ("raised", "RAISED")])
@@ -149,13 +148,13 @@ def test_a_value_that_cannot_be_fetched_is_the_hosts_error_and_not_damage(kind, 
     known, made = group(1)
     gone = HostError("/root/values.pkl on tensor01 cannot be used")
 
-    def fetch(path, sink, begin, end):
+    def fetch(path, sink, begin, until):
         reply = Reply(lambda: None)
         sink(b"ha")
         reply.reject(gone)
         return reply
 
-    results = results_of(known, 1, fetch, max_bytes=1000)
+    results = results_of(known, Mock(get=fetch), max_bytes=1000)
     stream = ItemStream(1, 1)
     stream.values = "/root/values.pkl"
     results.take_lines(stream, lines(b"half").replace(b"returned", kind.encode()))
@@ -169,8 +168,8 @@ def test_a_value_that_cannot_be_fetched_is_the_hosts_error_and_not_damage(kind, 
 
 def test_an_exception_of_an_item_is_not_fetched_from_a_host_that_is_not_trusted():
     known, made = group(1)
-    fetch = Mock()
-    results = results_of(known, 1, fetch, data_only=True)
+    connection = Mock()
+    results = results_of(known, connection, data_only=True)
     stream = ItemStream(1, 1)
     stream.values = "/root/values.pkl"
 
@@ -178,13 +177,13 @@ def test_an_exception_of_an_item_is_not_fetched_from_a_host_that_is_not_trusted(
     results.close()
 
     until(made.done)
-    assert made.states == ["RAISED"] and not fetch.called
+    assert made.states == ["RAISED"] and not connection.get.called
 
 
 @pytest.mark.parametrize("what", ["begin", "retry", "index"])
 def test_a_line_about_an_item_that_a_group_does_not_have_changes_nothing(what):
     known, made = group(1)
-    results = results_of(known, 1)
+    results = results_of(known, Mock())
 
     results.take_lines(ItemStream(1, 1), json.dumps({what: 1, "kind": "returned"}).encode() + b"\n")
     settle()
@@ -194,8 +193,8 @@ def test_a_line_about_an_item_that_a_group_does_not_have_changes_nothing(what):
 
 def test_what_an_item_prints_after_its_end_belongs_to_its_output():
     known, made = group(2)
-    results = results_of(known, 2)
     connection, stream, printed = Mock(), ItemStream(1, 1), b"one late two last"
+    results = results_of(known, connection)
     connection.get.side_effect = lambda path, write, begin, **_: Mock(result=lambda _: write(printed[begin:]))
 
     def take(**line):
@@ -203,20 +202,20 @@ def test_what_an_item_prints_after_its_end_belongs_to_its_output():
 
     take(begin=0, out=0)
     take(index=0, kind="cancelled", out=[0, 4])
-    assert results.read_log(connection, 0, "stdout") == "one "
+    assert results.read_log(0, "stdout") == "one "
     take(begin=1, out=9)
     take(begin=1, out=9)
     take(index=1, kind="cancelled", out=[9, 4])
-    assert results.read_log(connection, 0, "stdout") == "one late "
+    assert results.read_log(0, "stdout") == "one late "
     until(made.done)
-    assert results.read_log(connection, 1, "stdout") == "two last"
+    assert results.read_log(1, "stdout") == "two last"
 
 
 def test_the_output_of_an_item_is_in_the_order_in_which_it_came_among_that_of_its_element():
     known, _ = group(2)
-    results = results_of(known, 2)
     files = {"stdout": b"a1 a2 b1 b2", "stderr": b"A1 B1 ", "order": b"3 0\n3 3\n6 3\n9 3\n9 6\n"}
     connection, stream = Mock(), ItemStream(1, 1)
+    results = results_of(known, connection)
     connection.get.side_effect = lambda path, write, begin, **_: Mock(
         result=lambda _: write(files[path.rpartition("/")[2]][begin:])
     )
@@ -226,8 +225,8 @@ def test_the_output_of_an_item_is_in_the_order_in_which_it_came_among_that_of_it
     ]:  # fmt: skip
         results.take_lines(stream, json.dumps(line).encode() + b"\n")
 
-    assert results.read_output(connection, 0) == [("stdout", b"a1 "), ("stderr", b"A1 "), ("stdout", b"a2 ")]
-    assert results.read_output(connection, 1) == [("stdout", b"b1 "), ("stderr", b"B1 "), ("stdout", b"b2")]
+    assert results.read_output(0) == [("stdout", b"a1 "), ("stderr", b"A1 "), ("stdout", b"a2 ")]
+    assert results.read_output(1) == [("stdout", b"b1 "), ("stderr", b"B1 "), ("stdout", b"b2")]
 
 
 def look(tracker, seen):
@@ -247,7 +246,7 @@ def elements_on_slurm(monkeypatch):
     host = Mock(scheduler=Slurm(SLURM, "ada"), root="/root")
     job = SimpleNamespace(
         id="7f3a", name="f", root="/root", bridge="b", group=Group(3, 1, 3, 1), resources=Mock(),
-        results=ResultPolicy(),
+        results=ResultPolicy(), outputs=(),
     )  # fmt: skip
     monkeypatch.setattr("clusterfn.scheduler.slurm.submit.Slurm.elements", lambda *_: [(range(1, 4), Mock())])
 
@@ -281,7 +280,7 @@ def test_what_was_damaged_on_the_host_is_sent_again_with_the_next_map(elements_o
     tracker.item_results.take_lines(ItemStream(1, 1), json.dumps(line).encode() + b"\n")
     tracker.item_results.close()
 
-    until(lambda: tracker.group.items.ended(0) is not None)
+    until(lambda: tracker.group.ended(0) is not None)
     assert ("/root/blobs/a" in tracker.host.contents) == is_believed
 
 
@@ -348,7 +347,7 @@ def test_the_rest_of_elements_that_end_together_is_concluded_once_and_for_their_
     for element in tracker.elements.tasks.values():
         element.begun = element.over = True
     ends = [{"kind": "unsatisfiable", "message": "no node has 9 TB"}] * 20
-    loop.call(lambda: [tracker.take(ElementEnded(each)) for each in ends])
+    loop.call(lambda: [tracker.element_ended(each) for each in ends])
     settle()
 
     assert [each["message"] for each in concluded] == ["no node has 9 TB"]
@@ -450,26 +449,26 @@ def test_the_newest_submission_decides_what_became_of_the_elements(elements_on_s
 
 def test_a_group_whose_rest_the_host_cannot_conclude_ends_with_that_error(told_elements, monkeypatch):
     sleep = asyncio.sleep
-    monkeypatch.setattr(group_rest.asyncio, "sleep", lambda seconds: sleep(0.0 if seconds == 5.0 else seconds))
+    monkeypatch.setattr(group_run.asyncio, "sleep", lambda seconds: sleep(0.0 if seconds == 5.0 else seconds))
     tracker, _, _ = told_elements
-    tracker.rest.conclude(conclusion.STOPPED).result(WAIT_S)
+    tracker.conclude(conclusion.STOPPED).result(WAIT_S)
 
     for number in (4, 5):
         rest = tracker.elements.tasks[number]
         rest.begun = rest.over = True
-        tracker.take(ElementEnded({"kind": "cancelled"}))
+        tracker.element_ended({"kind": "cancelled"})
         settle()
 
-    until(lambda: tracker.group.items.has_news(0))
+    until(lambda: tracker.group.has_news(0))
     with pytest.raises(ClusterfnError, match="could not conclude the items that are left"):
-        tracker.group.items.end_of(0, None)
+        tracker.group.end_of(0, None)
 
 
 def test_a_group_that_is_lost_asks_its_host_for_nothing_more(told_elements):
     tracker, _, concluded = told_elements
-    tracker.take(ElementEnded({"kind": "memory"}))
+    tracker.element_ended({"kind": "memory"})
 
-    tracker.group.items.fail(HostError("the connection is closed"))
+    tracker.group.fail(HostError("the connection is closed"))
     tracker.item_results.close()
     settle()
 

@@ -77,8 +77,8 @@ class Playing:
         for index in range(self.count):
             self.now += self.item_s
             end(known, index, ValueError("no") if self.fails_every and index % self.fails_every == 0 else 1)
-            ended = known.items.ended(index)
-            progress.add(known.items.label(index), result_in_words(ended), ended.error is not None, "7f3a", known)
+            ended = known.ended(index)
+            progress.add(known.label(index), result_in_words(ended), ended.error is not None, "7f3a", known)
             progress.wait(known, "7f3a")
         return capfd.readouterr().err.splitlines()
 
@@ -118,7 +118,7 @@ def test_a_group_that_waits_says_why(monkeypatch, term):
     pytest.importorskip("pty", reason="a terminal of one's own needs Unix")
     monkeypatch.setenv("TERM", term)
     known, made = group(2)
-    known.set_state("PENDING", "waiting for its turn")
+    known.set_reason("waiting for its turn")
     ours, theirs = os.openpty()
     os.set_blocking(ours, False)
     shown = ""
@@ -143,9 +143,9 @@ def test_a_group_that_waits_says_why(monkeypatch, term):
 def test_what_is_known_is_reported_in_one_line():
     known, made = group(3)
     assert made.status == "PENDING (0 of 3 ended)"
-    known.items.begin_item(1)
+    known.begin_item(1)
     end(known, 0, 1)
-    known.set_state("PENDING", "waiting for its turn")
+    known.set_reason("waiting for its turn")
 
     assert made.status == "RUNNING (1 of 3 ended: 1 returned; waiting for its turn)"
     assert repr(made).startswith("<JobGroup 7f3a000011112222 train on tensor01: RUNNING")
@@ -249,7 +249,7 @@ def test_a_group_without_items_has_returned():
 
 def test_what_is_lost_ends_an_iteration():
     known, made = group(1)
-    threading.Timer(0.05, known.items.fail, (ClusterfnError("gone"),)).start()
+    threading.Timer(0.05, known.fail, (ClusterfnError("gone"),)).start()
 
     with pytest.raises(ClusterfnError, match="gone"):
         list(made)

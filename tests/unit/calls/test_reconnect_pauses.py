@@ -247,7 +247,7 @@ def test_a_call_of_a_lost_stream_gets_the_error_of_a_connection_that_has_ended(o
     call = of_a_session(session)
     call.source.send(b"", {}, lambda: None)
     request = session.connection.connect_socket("/s", b"", lambda _: None)
-    request.future.add_done_callback(lambda ended: call.source.give_up(ended.exception(0)))
+    request.future.add_done_callback(lambda ended: call.source.go_on_with_files(True, ended.exception(0)))
     opened = len(transport.streams)
 
     session.connection.close()

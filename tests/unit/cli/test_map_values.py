@@ -8,8 +8,7 @@ import pytest
 
 from clusterfn import Cancelled
 from clusterfn.calls.group import JobGroup
-from clusterfn.calls.group_items import ItemOutcome
-from clusterfn.calls.group_state import GroupState
+from clusterfn.calls.group_state import GroupState, ItemOutcome
 from clusterfn.cli import main, output
 
 STOPPED = ItemOutcome("CANCELLED", None, Cancelled("stopped on request"))
@@ -21,7 +20,7 @@ def ended(monkeypatch):
     def end(*ends: ItemOutcome) -> None:
         known = GroupState("7f3a000011112222", "train", "lab8", "/root/jobs/7f3a", len(ends))
         for index, each in enumerate(ends):
-            known.items.end_item(index, each)
+            known.end_item(index, each)
         monkeypatch.setattr(output, "find", lambda *_, **__: JobGroup(known))
 
     return end

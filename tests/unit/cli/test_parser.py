@@ -71,9 +71,9 @@ def group(monkeypatch) -> None:
     }.items():  # fmt: skip
         monkeypatch.setattr(JobGroup, name, value, raising=False)
     results = SimpleNamespace(
-        read_output=lambda _, index: [(name, text.encode()) for name, text in printed[index].items()]
+        read_output=lambda index: [(name, text.encode()) for name, text in printed[index].items()]
     )
-    run = SimpleNamespace(host=SimpleNamespace(connection=None), results_of=lambda _: results)
+    run = SimpleNamespace(results_of=lambda _: results)
     monkeypatch.setattr(output, "run_of_group", lambda _: run)
     monkeypatch.setattr(output, "find", lambda *_, live: found)
 

@@ -14,8 +14,7 @@ from IPython.core.formatters import DisplayFormatter
 from clusterfn import Job, JobGroup, Session
 from clusterfn.calls import job_display, settling
 from clusterfn.calls.group import state_of_group
-from clusterfn.calls.group_items import ItemOutcome
-from clusterfn.calls.group_state import GroupState
+from clusterfn.calls.group_state import GroupState, ItemOutcome
 from clusterfn.calls.job import run_of
 from clusterfn.calls.job_run import OutputSource
 from clusterfn.calls.remote_state import JobInfo
@@ -106,7 +105,7 @@ def end_items(state, indices):
     for index in indices:
         error = JobError(EVIL) if index % 10 == 7 else None
         usage = {"peak_memory_bytes": 1 << 30}
-        state.items.end_item(index, ItemOutcome("RAISED" if error else "RETURNED", None, error, usage))
+        state.end_item(index, ItemOutcome("RAISED" if error else "RETURNED", None, error, usage))
 
 
 def test_a_group_shows_how_far_it_is_and_the_causes_of_its_failures(notebook):
