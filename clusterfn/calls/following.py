@@ -13,13 +13,12 @@ import copy
 import functools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import OF_EVENT, PENDING, STARTING
-from clusterfn.calls import job_display, liveness, outcome
+from clusterfn.calls import liveness, outcome
 from clusterfn.calls.arriving import RECEIVING, Arriving
-from clusterfn.calls.job_run import OutputSource
 from clusterfn.config.host_text import Lines
 from clusterfn.errors import ClusterfnError, HostError, JobError, ResultError, Unreachable
 from clusterfn.hosts import loop, remote_files
@@ -28,12 +27,10 @@ from clusterfn.hosts.rpc.requests import Followed
 from clusterfn.hosts.transfer import Transfer
 
 if TYPE_CHECKING:
-    from clusterfn.calls.job import Job
     from clusterfn.calls.run import Run
     from clusterfn.hosts.connection import Reply
     from clusterfn.hosts.host_state import HostState
 
-R = TypeVar("R")
 OnOutput = Callable[[str, bytes], Any]
 # The field of an event that has its time.
 _WHEN = "t"
@@ -43,7 +40,7 @@ _LATEST = 4e9
 _REST_S = 15.0
 
 
-class AgentSource(OutputSource):
+class AgentSource:
     """What comes of one run by its files, from the agent of its host.
 
     Args:
@@ -67,7 +64,6 @@ class AgentSource(OutputSource):
         self.arriving: Arriving | None = None
         self.ended: set[int] = set()
         self._shown_by: list[OnOutput] = [run.tell] if live else []
-        self._receiving = Transfer(RECEIVING)
         self._unwatch: Callable[[], object] | None = None
         run.at_close.append(self.close)
 
@@ -101,34 +97,27 @@ class AgentSource(OutputSource):
             shown_by: What gets the output.
             heard: How many bytes of a file have come already, by its name.
         """
-        at = self.run.at
+        at, until = self.run.at, self.run.at.path(layout.OUTCOME)
         files = [Followed(at.path(layout.EVENTS), self.take_events, heard.get(layout.EVENTS, 0))]
         files += [file for on_output in shown_by for file in self._output_files(on_output, heard)]
         if at.is_fetched_apart:
-            waiting = at.connection.follow(files, at.path(layout.OUTCOME))
+            waiting = at.connection.follow(files, until)
         else:
             arriving = self.arriving = Arriving(at.place)
-            waiting = at.connection.follow(
-                files,
-                at.path(layout.OUTCOME),
-                with_files=[(at.path(layout.VALUE), arriving.write)],
-                on_content=arriving.announce,
-            )
-            self._receiving = Transfer(RECEIVING, [waiting])
+            value = [(at.path(layout.VALUE), arriving.write)]
+            waiting = at.connection.follow(files, until, with_files=value, on_content=arriving.announce)
         self.awaited = waiting
         return waiting
 
     def take_rest(self) -> None:
         """Take note that the files of the present attempt have been read to their ends."""
 
-    def show(self, job: Job[R], on_interrupt: str) -> R:
-        return job_display.result(
-            job, f"{job.name} on {job.host}", on_interrupt, None if self._is_live else self._output
-        )
-
     @contextlib.contextmanager
-    def _output(self, on_output: OnOutput) -> Iterator[Callable[[], None]]:
-        """Pass on what is printed; give a function that waits for the last of it once the job has ended."""
+    def shown_output(self, on_output: OnOutput) -> Iterator[Callable[[], None]]:
+        """Pass on what it prints from its beginning, unless listeners get that; give what awaits the last of it."""
+        if self._is_live:
+            yield lambda: None
+            return
 
         def heard(stream: str, data: bytes) -> None:
             if data and self.run.state == PENDING:
@@ -150,6 +139,11 @@ class AgentSource(OutputSource):
             last.cancel()
 
     def watch_output(self, on_output: OnOutput) -> Reply[bytes]:
+        """Give what the present attempt prints, from its beginning, and later ones to `on_output`, with the stream.
+
+        Returns:
+            What brings the outcome of the present attempt.
+        """
         self.run.hurry()
         with self.run.lock:
             # The lock keeps an attempt from beginning between these two lines: its output would come twice.
@@ -162,9 +156,10 @@ class AgentSource(OutputSource):
 
     def _output_files(self, on_output: OnOutput, heard: Mapping[str, int]) -> list[Followed]:
         """Return what an attempt prints, as files to follow."""
-        names = (layout.STDOUT, layout.STDERR)
-        path = self.run.at.path
-        return [Followed(path(name), functools.partial(on_output, name), heard.get(name, 0)) for name in names]
+        return [
+            Followed(self.run.at.path(name), functools.partial(on_output, name), heard.get(name, 0))
+            for name in (layout.STDOUT, layout.STDERR)
+        ]
 
     def _watch_connection(self) -> None:
         """Report to the run while its host is not connected."""
@@ -189,7 +184,7 @@ class AgentSource(OutputSource):
             return
         if what == "stage" and event.get("stage") == "result" and not run.at.is_fetched_apart:
             run.set_state(run.state, "its value is on the way")
-            run.show_transfer(self._receiving)
+            run.show_transfer(Transfer(RECEIVING, [self.awaited] if self.awaited is not None else []))
         elif what in ("quiet", "active"):
             run.note_quiet(event.get("reason", "") if what == "quiet" else "", event.get("item", ""))
         elif what == "limited":
@@ -284,14 +279,14 @@ def _open_next(run: Run, source: AgentSource, fields: dict[str, Any]) -> Reply[b
     # Each attempt has one outcome, which never changes: outcomes that name one another would be followed for ever.
     if following in source.ended:
         raise ValueError(f"attempts {sorted(source.ended)} name one another as the next")
+    state, message = STARTING, f"attempt {present} left no result; the scheduler has restarted the job ({following})"
     if fields["kind"] == layout.PREEMPTED or fields.get("requeued"):
-        message = str(fields.get("message") or "the job is requeued")
-        run.tell("note", message)
-        run.set_state(PENDING, message)
+        state, message = PENDING, str(fields.get("message") or "the job is requeued")
     elif fields.get("retried"):
-        run.note_retry(fields.get("message") or "the job is retried")
-    elif following > present:
-        run.note_retry(f"attempt {present} left no result; the scheduler has restarted the job ({following})")
+        message = fields.get("message") or "the job is retried"
+    if following > present:
+        run.tell("note", message)
+        run.set_state(state, message)
     waiting = source.open(following)
     liveness.watch_heartbeat(run)
     if fields["kind"] == layout.PREEMPTED:

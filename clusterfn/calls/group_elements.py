@@ -123,9 +123,7 @@ class Elements:
     def submit_later(self, some: range, numbers: range, after: Sequence[Reply[Any]]) -> PendingSubmission:
         """Return the submission of elements that the scheduler does not take together with others."""
         elements = _WaitingElements(self, some, numbers, after)
-        submission = PendingSubmission(self._host, self.request_for(some), after, elements)
-        self.queue.see_through(submission, elements)
-        return submission
+        return self.queue.expect(PendingSubmission(self._host, self.request_for(some), after, elements))
 
     def submitted(self, some: range, scheduler_id: str, doubt: SubmitError | None) -> None:
         """Take the scheduler's id of elements that were started together; with `doubt` perhaps none were."""

@@ -13,12 +13,12 @@ import posixpath
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, PENDING, SHORT, STARTING
-from clusterfn.calls import remote_state, settling
-from clusterfn.calls.job_run import JobRun, OutputSource
+from clusterfn.calls import job_display, remote_state, settling
+from clusterfn.calls.job_run import JobRun
 from clusterfn.config.units import parse_memory
 from clusterfn.display import console
 from clusterfn.display.notebook import NotebookDisplay, end_of, headline
@@ -29,6 +29,7 @@ from clusterfn.packing.dependencies import ArgumentSource, JobArgument, JobPart,
 from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:
+    from clusterfn.calls.following import AgentSource
     from clusterfn.hosts.connection import Reply
 
 R = TypeVar("R")
@@ -75,7 +76,7 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
 
     _as_argument = "pass the value of that job: job.result()"
 
-    def __init__(self, run: JobRun, source: OutputSource) -> None:
+    def __init__(self, run: JobRun, source: AgentSource) -> None:
         super().__init__()
         self.id, self.name, self.host, self.folder = run.id, run.name, run.host, run.folder
         self._run, self._source = run, source
@@ -170,7 +171,7 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
         """
         if os.getpid() != self._pid:
             return self.result()
-        return cast(R, self._source.show(self, self._run.on_interrupt))
+        return shown_to_end(self, f"{self.name} on {self.host}", self._run.on_interrupt)
 
     @public_api
     def download(self, pattern: str = "*", to: str | Path = ".") -> list[Path]:
@@ -376,6 +377,12 @@ def run_of(job: Job[Any]) -> JobRun:
     return job._run
 
 
+def shown_to_end(job: Job[R], where: str, on_interrupt: str = "detach") -> R:
+    """Wait for the job, show it meanwhile as `job_display.show` does, and return its value or raise its exception."""
+    job_display.show(job._run, where, on_interrupt, job._source.shown_output)
+    return job.result()
+
+
 def withdraw(job: Job[Any]) -> bool:
     """Keep the job from ever starting; return whether it was withdrawn, now or before."""
     run = job._run
@@ -404,7 +411,7 @@ def _await_end(job: Job[Any], timeout: float | None) -> float | None:
         return f"{job.id} {job.name} on {job.host} is {run.status_since}; waiting for it"
 
     run.hurry()
-    if not run.sink.is_shown:
+    if not run.is_shown:
         spoken_wait.wait_for([job], describe, timeout)
     return None if timeout is None else max(0.0, began + timeout - time.monotonic())
 

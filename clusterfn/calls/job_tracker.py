@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, HostEr
 from clusterfn.hosts import loop
 from clusterfn.hosts.scheduler_watch import UNREACHABLE, Seen, Silent
 from clusterfn.scheduler import base
-from clusterfn.scheduler.base import JobState, SchedulerVerdict
+from clusterfn.scheduler.base import SchedulerVerdict
 
 if TYPE_CHECKING:
     from clusterfn.config.spec import ResultPolicy
@@ -31,9 +30,6 @@ class Tracker(WaitingJob):
     """Follows one job.
 
     Args:
-        host: Its host.
-        job_id: Its id.
-        name: The function's name.
         live: Whether what it prints is followed.
         bridge, results: See `Location`.
 
@@ -78,7 +74,6 @@ class Tracker(WaitingJob):
         loop.call(self._watch_heartbeat)
 
     def _skip_turn(self) -> None:
-        """Follow it at once, if it waits for its turn to be followed: it begins, ends, or is asked about."""
         self._is_wanted = True
         if self._through is not None and self.host.follow_window.hurry(self):
             loop.begin(self._take_turn())
@@ -132,13 +127,12 @@ class Tracker(WaitingJob):
         if at.doubt is not started.doubt:
             at.doubt = started.doubt
         queue.note_acceptance()
-        # The outcome came together with this answer.
-        if self.run.is_closed:
-            return
-        self._is_started = True
-        if self.host.scheduler.knows_all:
-            self.queued()
-        loop.call(self._watch_heartbeat)
+        # The outcome may have come together with this answer.
+        if not self.run.is_closed:
+            self._is_started = True
+            if self.host.scheduler.knows_all:
+                self.queued()
+            loop.call(self._watch_heartbeat)
 
     def refused_for_now(self, reason: str) -> None:
         """Show why it is not in the scheduler's queue yet; its time in the queue counts from its submission here."""
@@ -190,16 +184,12 @@ class Tracker(WaitingJob):
             if run.state == PENDING and seen.phase == base.PENDING:
                 run.queue.queue_reason = run.queue.reason_in_queue(seen)
                 self._show_waiting()
-            self._look_whether_suspended(seen)
+            # The job's supervisor may not have been able to say that the scheduler has stopped it.
+            if seen.suspended and run.state in (STARTING, RUNNING):
+                run.set_state(SUSPENDED, seen.suspended)
+            elif not seen.suspended and run.state == SUSPENDED and seen.phase == base.RUNNING:
+                run.set_state(RUNNING)
         liveness.scheduler_said(run, seen)
-
-    def _look_whether_suspended(self, seen: JobState) -> None:
-        """Take from the scheduler that it has stopped the job, whose supervisor may not have been able to say so."""
-        run, why = self.run, seen.suspended
-        if why and run.state in (STARTING, RUNNING):
-            run.set_state(SUSPENDED, why)
-        elif not why and run.state == SUSPENDED and seen.phase == base.RUNNING:
-            run.set_state(RUNNING)
 
     def _show_waiting(self) -> None:
         if self.run.state == PENDING and not self.run.is_closed:
@@ -217,9 +207,8 @@ class Tracker(WaitingJob):
         loop.begin(self._conclude_when_answered(verdict))
 
     async def _conclude_when_answered(self, verdict: SchedulerVerdict) -> None:
-        """Conclude it once its submission is answered: a scheduler cannot cancel what it does not know yet."""
-        for starting in list(self.run.queue.starting.values()):
-            await asyncio.wrap_future(starting)
+        # A scheduler cannot cancel what it does not know yet.
+        await self.run.queue.answered()
         liveness.conclude_and_cancel(self.run, verdict)
 
     def _leave(self) -> None:

@@ -8,7 +8,7 @@ import os
 import posixpath
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.calls.submission_line import PendingSubmission, Started, WaitingJob
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from clusterfn.packing.dependencies import Reference
     from clusterfn.scheduler.base import JobState, Submission
 
+S = TypeVar("S", bound=Reply[Any])
 _TIMEOUT_S = 60.0
 _DROP_S = 15.0
 # Most hosts and schedulers take a job sooner, so that no note about it is needed.
@@ -35,14 +36,12 @@ class QueuePlace:
     """What is sent for one job or group, its submissions, and why it waits.
 
     Args:
-        host: The host.
-        folder: The job's or the group's on the host.
         scheduler_name: Its name in the scheduler's queue.
 
     Attributes:
         sending: All that is sent for it, if this process does so.
         laid_out: The answer to the sending of its folder, if this process has sent it.
-        starting: By the requests that start it and are not answered yet, what sees these through.
+        starting: The requests that start it and are not answered yet, in their order.
         queue_reason, other_reason: Why it waits for its turn, and what it waits for in addition; "" for nothing.
         inputs: The jobs whose values it takes, as far as this process knows them.
         is_refused: Whether the scheduler does not take it for now.
@@ -58,9 +57,8 @@ class QueuePlace:
         self.host, self.folder, self.scheduler_name = host, folder, scheduler_name
         self.sending: Sending | None = None
         self.laid_out: Reply[bool] | None = None
-        self.starting: dict[Reply[Any], concurrent.futures.Future[None]] = {}
-        self.queue_reason = ""
-        self.other_reason = ""
+        self.starting: dict[Reply[Any], None] = {}
+        self.queue_reason = self.other_reason = ""
         self.inputs: Sequence[Reference] = ()
         self.is_refused = False
 
@@ -84,7 +82,7 @@ class QueuePlace:
 
     @property
     def submissions(self) -> list[Reply[Any]]:
-        """The requests that start it, and are not answered yet."""
+        # A copy, because another thread may take answers.
         return list(self.starting)
 
     @property
@@ -97,37 +95,37 @@ class QueuePlace:
 
         A script may end right after this: Python waits at its exit until the host has answered.
         """
-        if request.do == "spawn":
-            template = request.template and request.template._asdict()
-            spawned = self.host.connection.spawn(
-                request.argv, request.cwd, request.log, unset=request.unset, after=after, template=template
-            )
-            exit_flush.await_at_exit(self.see_through(spawned, job))
+        if request.do != "spawn":
+            self.expect(PendingSubmission(self.host, request, after, job)).start()
             return
-        submission = PendingSubmission(self.host, request, after, job)
-        submission.start()
-        self.see_through(submission, job)
+        template = request.template and request.template._asdict()
+        spawned = self.host.connection.spawn(
+            request.argv, request.cwd, request.log, unset=request.unset, after=after, template=template
+        )
+        exit_flush.await_at_exit(loop.start(self._see_spawned(self.expect(spawned), job)))
 
-    def see_through(self, submission: Reply[Any], job: WaitingJob) -> concurrent.futures.Future[None]:
-        """Tell the job what becomes of what was submitted for it: its start, or why not, and the end of its script."""
-        starting = self.starting[submission] = loop.start(self._see_started(submission, job))
-        # A program may have 100,000 waiting jobs, so what is answered is not kept; it may be answered already.
-        starting.add_done_callback(lambda _: self.starting.pop(submission, None))
-        return starting
+    def expect(self, submission: S) -> S:
+        """Remember this request that starts it until it is answered: a program may have 100,000 waiting jobs."""
+        self.starting[submission] = None
+        submission.future.add_done_callback(lambda _: self.starting.pop(submission, None))
+        return submission
 
-    async def _see_started(self, submission: Reply[Any], job: WaitingJob) -> None:
+    async def answered(self) -> None:
+        """Await the answers to the requests that start it; its job is told what they are."""
+        for submission in self.submissions:
+            await submission.error()
+
+    async def _see_spawned(self, spawned: SpawnReply, job: WaitingJob) -> None:
+        """Tell the job that its script was started, or why not."""
         try:
-            answer = await submission
-            # A submission to a scheduler has told its job itself, or was withdrawn.
-            if not isinstance(submission, SpawnReply):
-                return
+            answer = await spawned
             started = Started(self.host.scheduler.submitted(Answer(pid=answer.pid, starttime=answer.starttime)))
         except (ClusterfnError, concurrent.futures.CancelledError) as error:
             # It was refused, or not all that it needs has arrived.
             job.refused(error)
             return
         job.taken(started)
-        loop.begin(self._see_script(submission, job))
+        loop.begin(self._see_script(spawned, job))
 
     async def _see_script(self, spawned: SpawnReply, job: WaitingJob) -> None:
         """Await the end of a script that was spawned."""
@@ -145,8 +143,7 @@ class QueuePlace:
 
     def note_refusal(self, reason: str) -> None:
         """Say on the host why it is not in the queue, for others who look for it there."""
-        self.queue_reason = reason
-        self.is_refused = True
+        self.queue_reason, self.is_refused = reason, True
         # Without this order the note could be the only file in the folder of the job.
         after = [self.laid_out] if self.laid_out is not None else []
         with contextlib.suppress(HostError):
@@ -196,15 +193,13 @@ class QueuePlace:
         has an outcome there is not started.
         """
         # Another thread forgets the request once the host has answered.
-        laid_out = self.laid_out
-        if laid_out is not None:
+        if (laid_out := self.laid_out) is not None:
             laid_out.exception(_TIMEOUT_S)
         if not self.host.scheduler.has_nodes:
             return
         self.withdraw_submissions()
         what = f"waiting for {self.host.settings.name} to answer the submission of {self.scheduler_name}"
-        for starting in list(self.starting.values()):
-            loop.result(starting, what, _TIMEOUT_S)
+        loop.result(loop.start(self.answered()), what, _TIMEOUT_S)
 
     def open_requests(self) -> list[Reply[Any]]:
         """Return the requests after which its folder is on the host, and its scheduler knows it."""
@@ -232,10 +227,9 @@ class QueuePlace:
     def cancel(self) -> Reply[Completed] | None:
         """Take it out of the scheduler's queue, or have it send its signal; does not wait."""
         argv = self.host.scheduler.cancel_command(self.scheduler_name)
-        if not argv:
-            return None
-        reply = self.run(argv)
-        exit_flush.await_at_exit(reply)
+        reply = self.run(argv) if argv else None
+        if reply is not None:
+            exit_flush.await_at_exit(reply)
         return reply
 
     def leave(self) -> None:
@@ -245,10 +239,7 @@ class QueuePlace:
             SubmitError: The scheduler has not removed it.
         """
         reply = self.cancel()
-        if reply is None:
-            return
-        answer = reply.result(_TIMEOUT_S)
-        if answer.rc != 0:
+        if reply is not None and (answer := reply.result(_TIMEOUT_S)).rc != 0:
             raise SubmitError(
                 "the job will not run, but its scheduler did not remove it from the queue",
                 host=self.host.settings.name,

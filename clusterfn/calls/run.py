@@ -9,10 +9,10 @@ from __future__ import annotations
 import posixpath
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.job_states import PENDING
+from clusterfn.bridge.job_states import DIED, FINAL, PENDING, UNKNOWN
 from clusterfn.calls import outcome
 from clusterfn.calls.queue_place import QueuePlace
 from clusterfn.errors import ClusterfnError, HostDiskFull, SubmitError
@@ -76,17 +76,13 @@ class Location:
         return outcome.JobLocation(self.host.settings.name, self.id, self.folder, self.results)
 
     @property
-    def attempt_folder(self) -> str:
-        return layout.attempt_dir(self.folder, self.attempt)
-
-    @property
     def work_folder(self) -> str:
         """Where the function runs, unless `cwd` says otherwise."""
-        return posixpath.join(self.attempt_folder, layout.WORK)
+        return self.path(layout.WORK)
 
     def path(self, name: str) -> str:
         """Return a file of the present attempt."""
-        return posixpath.join(self.attempt_folder, name)
+        return posixpath.join(layout.attempt_dir(self.folder, self.attempt), name)
 
     def log_path(self, stream: str) -> str:
         """Return a file of the present attempt, such as stdout, or the log of the scheduler."""
@@ -103,27 +99,36 @@ class Heartbeat:
         self.looks: LookCounter | None = None
         # Whether each look at the scheduler is reported, with what it says of this run alone.
         self.is_listed = False
-        self.is_looking = False
-        self.is_silent = False
-        self.is_cancelling = False
+        self.is_looking = self.is_silent = self.is_cancelling = False
         self.ask_from = 0.0
         # How often the host could not conclude it.
         self.failed = 0
 
 
+class Ended(NamedTuple):
+    """How a run has ended.
+
+    Attributes:
+        state: The state that it comes into, if all of it can be received.
+        published: Its outcome, as its host published it; empty for a run that has none.
+        arriving: What has come of its value.
+        error: Its error, if it has no outcome.
+    """
+
+    state: str
+    published: Mapping[str, Any] = {}
+    arriving: Arriving | None = None
+    error: ClusterfnError | None = None
+
+
 class Run:
     """One job, call or element that is followed on its host. This base class ignores what is reported to it.
 
-    Args:
-        at: Where it is.
-
     Attributes:
-        id, host, folder: As of its job, for messages.
-        queue: Its place in the queue of its host.
-        heartbeat: What is known of its heartbeat.
         has_outcome: Whether its final outcome has come.
         is_closed: Whether it is not followed any more: reports that come late change nothing.
         at_close: Called, in this order, when that begins.
+        end: Ends what its user has, with how it has ended. Does not wait.
         lock: Held for moments only, in which nothing is waited for.
         hurry: Follows it at once, if it waits for its turn to be followed: it begins, ends, or is asked about.
     """
@@ -140,6 +145,7 @@ class Run:
         self.heartbeat = Heartbeat()
         self.lock = threading.Lock()
         self.at_close: list[Callable[[], object]] = []
+        self.end: Callable[[Any, Ended], object] = _nothing
         self.hurry: Callable[[], object] = _nothing
 
     @property
@@ -164,9 +170,6 @@ class Run:
     def note_quiet(self, why: str, item: str = "") -> None:
         """Record, in words, that it has made no progress for long; "" once it makes progress again."""
 
-    def note_retry(self, message: str) -> None:
-        """Show that an attempt failed for a transient cause, and another begins."""
-
     def note_requeue(self) -> None:
         """Take note that it waits in the scheduler's queue again."""
 
@@ -177,17 +180,20 @@ class Run:
         """Show why nothing is received from its host; "" once that is connected again."""
 
     def settle(self, published: Mapping[str, Any], arriving: Arriving | None) -> None:
-        """End it with its outcome, and what has come of its value. Does not wait."""
+        """End it with its outcome, and what has come of its value."""
+        self.end(self, Ended(FINAL.get(published["kind"], DIED), published, arriving))
 
     def fail(self, error: ClusterfnError, kind: str = "") -> None:
-        """End it with the error of a job that was not accepted, or whose outcome cannot be read. Does not wait.
+        """End it with the error of a job that was not accepted, or whose outcome cannot be read.
 
         Args:
             kind: Of the outcome, if only the value cannot be received, for example because it does not fit here.
         """
+        self.end(self, Ended(FINAL.get(kind, DIED), error=error))
 
     def lose(self, error: ClusterfnError) -> None:
-        """End it with the error after which nothing more can be received; the job may continue. Does not wait."""
+        """End it with the error after which nothing more can be received; the job may continue."""
+        self.end(self, Ended(UNKNOWN, error=error))
 
     def give_up(self, error: ClusterfnError) -> None:
         """End it: the host cannot conclude it, having no disk space to publish why, or has lost its files."""
@@ -208,5 +214,5 @@ class Run:
             stop()
 
 
-def _nothing() -> None:
-    """It does not wait for its turn."""
+def _nothing(*_: object) -> None:
+    """Nothing is to be done."""

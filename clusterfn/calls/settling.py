@@ -20,7 +20,8 @@ from clusterfn.hosts import exit_flush, remote_files
 from clusterfn.hosts.transfer import Transfer
 
 if TYPE_CHECKING:
-    from clusterfn.calls.job_run import Ended, JobRun
+    from clusterfn.calls.job_run import JobRun
+    from clusterfn.calls.run import Ended
 
 # The result in place of a value that stays on the host.
 ON_HOST: Any = object()
@@ -102,7 +103,12 @@ def _end_with(run: JobRun, ended: Ended, value: bytearray | None) -> None:
             connection, folder = run.at.connection, run.at.work_folder
             remote_files.fetch(connection, folder, pattern, to, on_transfer=run.show_transfer)
         except (ClusterfnError, OSError) as failed:
-            _say(run, remote_files.not_fetched(failed, pattern, run.id))
+            line = remote_files.not_fetched(failed, pattern, run.id)
+            # If a display shows the job, the line comes after what the function has printed.
+            if run.is_shown:
+                run.tell("note", line)
+            else:
+                console.warn(in_one_line(line))
     for note in published.get("notes") or ():
         # The outcome repeats notes that came as events while the job ran.
         if note not in run.shown_notes:
@@ -195,11 +201,3 @@ def finish(run: JobRun, state: str, reason: str, end: Callable[[concurrent.futur
     # Displays and lists may keep this run, which must not keep the value with it.
     run.future = None
     run.tell("done", None)
-
-
-def _say(run: JobRun, line: str) -> None:
-    """Print a sentence of ours; if a display shows the job, after what the function has printed."""
-    if run.sink.is_shown:
-        run.tell("note", line)
-    else:
-        console.warn(in_one_line(line))

@@ -12,12 +12,12 @@ import pytest
 from IPython.core.formatters import DisplayFormatter
 
 from clusterfn import Job, JobGroup, Session
-from clusterfn.calls import job_display, settling
+from clusterfn.calls import settling
+from clusterfn.calls.following import AgentSource
 from clusterfn.calls.group import state_of_group
 from clusterfn.calls.group_items import ItemOutcome
 from clusterfn.calls.group_state import GroupState
-from clusterfn.calls.job import run_of
-from clusterfn.calls.job_run import OutputSource
+from clusterfn.calls.job import run_of, shown_to_end
 from clusterfn.calls.remote_state import JobInfo
 from clusterfn.config.spec import Resources
 from clusterfn.display import console
@@ -32,10 +32,13 @@ USED = {
 }  # fmt: skip
 
 
-class Output(OutputSource):
+class Output(AgentSource):
     """Gives what a job prints: a representation must ask no host."""
 
     on_output = None
+
+    def __init__(self):
+        """Nothing is followed."""
 
     def watch_output(self, on_output):
         self.on_output = on_output
