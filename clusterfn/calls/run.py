@@ -92,14 +92,14 @@ class Location:
 class Heartbeat:
     """What is known of a run's heartbeat, and of the looks at its scheduler. `liveness` weighs it."""
 
-    __slots__ = ("ask_from", "failed", "is_cancelling", "is_listed", "is_looking", "is_silent", "looks", "watch")
+    __slots__ = ("ask_from", "failed", "is_listed", "is_looking", "is_silent", "looks", "watch")
 
     def __init__(self) -> None:
         self.watch: Reply[None] | None = None
         self.looks: LookCounter | None = None
         # Whether each look at the scheduler is reported, with what it says of this run alone.
         self.is_listed = False
-        self.is_looking = self.is_silent = self.is_cancelling = False
+        self.is_looking = self.is_silent = False
         self.ask_from = 0.0
         # How often the host could not conclude it.
         self.failed = 0
