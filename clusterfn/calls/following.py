@@ -44,8 +44,7 @@ class AgentSource:
     """What comes of one run by its files, from the agent of its host.
 
     Args:
-        run: Which.
-        live: Whether what it prints is followed.
+        live: Whether what it prints is followed, for all that listen to the run.
 
     Attributes:
         events_read: Bytes of the present attempt's events that have come.
@@ -91,12 +90,7 @@ class AgentSource:
         return shown_by
 
     def follow_files(self, shown_by: Sequence[OnOutput], heard: Mapping[str, int]) -> Reply[bytes]:
-        """Follow the files of the present attempt; return what brings its outcome.
-
-        Args:
-            shown_by: What gets the output.
-            heard: How many bytes of a file have come already, by its name.
-        """
+        """Follow the files of the present attempt, from the bytes that were heard; return what brings its outcome."""
         at, until = self.run.at, self.run.at.path(layout.OUTCOME)
         files = [Followed(at.path(layout.EVENTS), self.take_events, heard.get(layout.EVENTS, 0))]
         files += [file for on_output in shown_by for file in self._output_files(on_output, heard)]
@@ -139,11 +133,7 @@ class AgentSource:
             last.cancel()
 
     def watch_output(self, on_output: OnOutput) -> Reply[bytes]:
-        """Give what the present attempt prints, from its beginning, and later ones to `on_output`, with the stream.
-
-        Returns:
-            What brings the outcome of the present attempt.
-        """
+        """Give `on_output` what attempts print from now on, the present one from its beginning; return its outcome."""
         self.run.hurry()
         with self.run.lock:
             # The lock keeps an attempt from beginning between these two lines: its output would come twice.
@@ -194,11 +184,7 @@ class AgentSource:
             run.set_state(OF_EVENT[what], reason, _time_of(run.at.host, event))
 
     def is_caught_up(self, sizes: Mapping[str, int]) -> bool:
-        """Whether all events of its present attempt have been read, and that had not ended.
-
-        Args:
-            sizes: The sizes of files that the host had, by their names below the folder of attempts.
-        """
+        """Whether all events of its present attempt have been read, and that had not ended, by the sizes of files."""
         ended, events = (f"{self.run.at.attempt}/{name}" for name in (layout.OUTCOME, layout.EVENTS))
         return ended not in sizes and self.events_read >= sizes.get(events, 0)
 
@@ -214,12 +200,7 @@ class AgentSource:
 
 
 async def see_through(run: Run, source: AgentSource, waiting: Reply[bytes]) -> None:
-    """Follow a run to its end: take the outcome of each attempt, until one is final.
-
-    Args:
-        source: Where it comes from.
-        waiting: What brings the outcome of the present attempt.
-    """
+    """Follow a run to its end: take the outcome of each attempt, which `waiting` brings first, until one is final."""
     following: Reply[bytes] | None = waiting
     while following is not None:
         arriving = source.arriving
@@ -235,7 +216,7 @@ async def see_through(run: Run, source: AgentSource, waiting: Reply[bytes]) -> N
             lose(run, error, arriving.kind if arriving is not None else "")
         if following is None and arriving is not None and source.arriving is arriving:
             # Otherwise the value is on its way to the job, and must stay.
-            arriving.drop()
+            arriving.take()
         arriving = None
 
 
@@ -313,17 +294,12 @@ def lose(run: Run, error: BaseException, kind: str = "") -> None:
     if isinstance(error, ResultError):
         run.fail(error, kind)
     else:
-        run.lose(_lost(error, run))
+        # Other jobs of the host get their own copies of the connection's error.
+        failed = HostError(f"the connection failed: {error!r}", host=run.host)
+        lost = copy.copy(error) if isinstance(error, ClusterfnError) else failed
+        lost.job, lost.hint = run.id, lost.hint or f"the job may still run: clusterfn.attach({run.id!r}).result()"
+        run.lose(lost)
     run.close()
-
-
-def _lost(error: BaseException, run: Run) -> ClusterfnError:
-    """Copy the connection's error for this job: other jobs of the host get their own."""
-    if not isinstance(error, ClusterfnError):
-        return HostError(f"the connection failed: {error!r}", host=run.host, job=run.id)
-    lost = copy.copy(error)
-    lost.job, lost.hint = run.id, error.hint or f"the job may still run: clusterfn.attach({run.id!r}).result()"
-    return lost
 
 
 def _time_of(host: HostState, event: Mapping[str, str]) -> float | None:

@@ -35,9 +35,6 @@ TAKES_S = 3.0
 class QueuePlace:
     """What is sent for one job or group, its submissions, and why it waits.
 
-    Args:
-        scheduler_name: Its name in the scheduler's queue.
-
     Attributes:
         sending: All that is sent for it, if this process does so.
         laid_out: The answer to the sending of its folder, if this process has sent it.
@@ -78,7 +75,7 @@ class QueuePlace:
     @property
     def waits_here(self) -> bool:
         """Whether its scheduler does not take it for now, so that it waits in this program to be submitted."""
-        return self.is_refused and not all(submission.done() for submission in self.submissions)
+        return self.is_refused and bool(self.starting)
 
     @property
     def submissions(self) -> list[Reply[Any]]:
@@ -187,14 +184,11 @@ class QueuePlace:
         self.withdraw_submissions()
 
     def await_submissions(self) -> None:
-        """Submit nothing again, and wait for answers that are due: a scheduler cannot cancel what it does not know.
-
-        A host without a scheduler may still have hundreds of jobs to start, so only the folder is awaited. A job that
-        has an outcome there is not started.
-        """
+        """Submit nothing again, and wait for answers that are due: a scheduler cannot cancel what it does not know."""
         # Another thread forgets the request once the host has answered.
         if (laid_out := self.laid_out) is not None:
             laid_out.exception(_TIMEOUT_S)
+        # Others may still have hundreds of jobs to start. A job that has an outcome there is not started.
         if not self.host.scheduler.has_nodes:
             return
         self.withdraw_submissions()
@@ -208,17 +202,12 @@ class QueuePlace:
         return [request for request in sent if request is not None and not request.done()]
 
     def unanswered(self, since: float) -> str:
-        """Say who has not taken or started it yet, if it was sent longer ago than a moment; "" otherwise.
-
-        Args:
-            since: When it was sent, by the monotonic clock.
-        """
-        silent_s, rules, host = time.monotonic() - since, self.host.scheduler_rules, self.host.settings.name
-        if silent_s < TAKES_S or self.is_refused:
-            return ""
+        """Say who has not taken or started it yet, if it was sent longer ago than a moment; "" otherwise."""
+        silent_s, host = time.monotonic() - since, self.host.settings.name
         is_there = self.laid_out is None or self.laid_out.done()
-        if is_there and all(submission.done() for submission in self.submissions):
+        if silent_s < TAKES_S or self.is_refused or (is_there and not self.starting):
             return ""
+        rules = self.host.scheduler_rules
         if is_there and not rules.has_nodes:
             # Few jobs begin there at a time.
             return f"{host} has not started it for {silent_s:.0f} s"
@@ -233,11 +222,7 @@ class QueuePlace:
         return reply
 
     def leave(self) -> None:
-        """Take it out of the queue, and wait for that: a program that ends now must leave no waiting job.
-
-        Raises:
-            SubmitError: The scheduler has not removed it.
-        """
+        """Take it out of the queue, and wait for that: a program that ends now must leave no waiting job."""
         reply = self.cancel()
         if reply is not None and (answer := reply.result(_TIMEOUT_S)).rc != 0:
             raise SubmitError(

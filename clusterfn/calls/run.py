@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import DIED, FINAL, PENDING, UNKNOWN
@@ -30,10 +30,6 @@ class Location:
     """Where a run is on its host, under which names, and what is accepted of its value.
 
     Args:
-        host: Its host.
-        job_id: Its id, for messages.
-        folder: Its own on the host.
-        scheduler_name: Its name in the scheduler's queue.
         bridge: The folder of the bridge that it was sent with; "" for this version's.
         results: What is accepted of its value; None for what the host's keys say.
 
@@ -105,22 +101,6 @@ class Heartbeat:
         self.failed = 0
 
 
-class Ended(NamedTuple):
-    """How a run has ended.
-
-    Attributes:
-        state: The state that it comes into, if all of it can be received.
-        published: Its outcome, as its host published it; empty for a run that has none.
-        arriving: What has come of its value.
-        error: Its error, if it has no outcome.
-    """
-
-    state: str
-    published: Mapping[str, Any] = {}
-    arriving: Arriving | None = None
-    error: ClusterfnError | None = None
-
-
 class Run:
     """One job, call or element that is followed on its host. This base class ignores what is reported to it.
 
@@ -128,7 +108,7 @@ class Run:
         has_outcome: Whether its final outcome has come.
         is_closed: Whether it is not followed any more: reports that come late change nothing.
         at_close: Called, in this order, when that begins.
-        end: Ends what its user has, with how it has ended. Does not wait.
+        end: Ends what its user has, as `settling.end`. Does not wait.
         lock: Held for moments only, in which nothing is waited for.
         hurry: Follows it at once, if it waits for its turn to be followed: it begins, ends, or is asked about.
     """
@@ -145,7 +125,7 @@ class Run:
         self.heartbeat = Heartbeat()
         self.lock = threading.Lock()
         self.at_close: list[Callable[[], object]] = []
-        self.end: Callable[[Any, Ended], object] = _nothing
+        self.end: Callable[..., object] = _nothing
         self.hurry: Callable[[], object] = _nothing
 
     @property
@@ -181,19 +161,15 @@ class Run:
 
     def settle(self, published: Mapping[str, Any], arriving: Arriving | None) -> None:
         """End it with its outcome, and what has come of its value."""
-        self.end(self, Ended(FINAL.get(published["kind"], DIED), published, arriving))
+        self.end(self, FINAL.get(published["kind"], DIED), published, arriving)
 
     def fail(self, error: ClusterfnError, kind: str = "") -> None:
-        """End it with the error of a job that was not accepted, or whose outcome cannot be read.
-
-        Args:
-            kind: Of the outcome, if only the value cannot be received, for example because it does not fit here.
-        """
-        self.end(self, Ended(FINAL.get(kind, DIED), error=error))
+        """End it with the error of a job that was not accepted, or an outcome of that kind that cannot be received."""
+        self.end(self, FINAL.get(kind, DIED), error)
 
     def lose(self, error: ClusterfnError) -> None:
         """End it with the error after which nothing more can be received; the job may continue."""
-        self.end(self, Ended(UNKNOWN, error=error))
+        self.end(self, UNKNOWN, error)
 
     def give_up(self, error: ClusterfnError) -> None:
         """End it: the host cannot conclude it, having no disk space to publish why, or has lost its files."""
