@@ -85,7 +85,10 @@ class AgentSource:
         with self.run.lock:
             self.run.at.attempt, self._is_open = attempt, True
             shown_by = list(self._shown_by)
-        self._watch_connection()
+        if self._unwatch is None:
+            link = self.run.at.connection.link
+            self._unwatch = link.on_state(self._show_connection)
+            self._show_connection(link.state)
         self._lines, self.events_read = None, 0
         return shown_by
 
@@ -138,25 +141,16 @@ class AgentSource:
         with self.run.lock:
             # The lock keeps an attempt from beginning between these two lines: its output would come twice.
             self._shown_by.append(on_output)
-            is_open = self._is_open
             # The first attempt of a job that waits for its turn to be followed brings its output once it is followed.
-            files = self._output_files(on_output, {}) if is_open else []
-            outcome_path = self.run.at.path(layout.OUTCOME)
-        return self.run.at.connection.follow(files, outcome_path)
+            files = self._output_files(on_output, {}) if self._is_open else []
+            until = self.run.at.path(layout.OUTCOME)
+        return self.run.at.connection.follow(files, until)
 
     def _output_files(self, on_output: OnOutput, heard: Mapping[str, int]) -> list[Followed]:
-        """Return what an attempt prints, as files to follow."""
         return [
             Followed(self.run.at.path(name), functools.partial(on_output, name), heard.get(name, 0))
             for name in (layout.STDOUT, layout.STDERR)
         ]
-
-    def _watch_connection(self) -> None:
-        """Report to the run while its host is not connected."""
-        if self._unwatch is None:
-            link = self.run.at.connection.link
-            self._unwatch = link.on_state(self._show_connection)
-            self._show_connection(link.state)
 
     def _show_connection(self, state: ConnectionState) -> None:
         self.run.show_connection(describe_trouble(self.run.host, state))
@@ -233,10 +227,6 @@ def take_outcome(run: Run, source: AgentSource, data: bytes) -> Reply[bytes] | N
         hint = "read job.logs()"
         run.fail(JobError(message, host=run.host, job=run.id, stage="result", hint=hint, log=run.folder))
         run.close()
-        return None
-    except HostError as ended:
-        # The connection has ended in the meantime.
-        lose(run, ended)
         return None
     run.close()
     _distrust(run.at.host, fields)

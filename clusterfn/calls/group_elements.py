@@ -123,7 +123,9 @@ class Elements:
     def submit_later(self, some: range, numbers: range, after: Sequence[Reply[Any]]) -> PendingSubmission:
         """Return the submission of elements that the scheduler does not take together with others."""
         elements = _WaitingElements(self, some, numbers, after)
-        return self.queue.expect(PendingSubmission(self._host, self.request_for(some), after, elements))
+        return self.queue.expect(
+            PendingSubmission(self._host, self.request_for(some), after, elements, self.queue.note)
+        )
 
     def submitted(self, some: range, scheduler_id: str, doubt: SubmitError | None) -> None:
         """Take the scheduler's id of elements that were started together; with `doubt` perhaps none were."""
@@ -284,10 +286,6 @@ class _WaitingElements(WaitingJob):
         element = self._elements.tasks.get(self._some[0])
         if element is not None:
             await liveness.process_ended(element)
-
-    @property
-    def refusal_note(self) -> str:
-        return self._elements.queue.refusal_note
 
     def split(self, submission: PendingSubmission) -> PendingSubmission | None:
         """Let it start the first half of the elements."""

@@ -36,30 +36,10 @@ R = TypeVar("R")
 
 # The time for an answer where the job seems not to have begun, and where it has begun.
 _MOMENT_S, _ANSWER_S = 5.0, 30.0
-# The bytes of output that a notebook shows.
-_TAIL = 8192
 _STREAMS = (layout.STDOUT, layout.STDERR, "scheduler")
 
 
-class _ThreadFuture(concurrent.futures.Future[R]):
-    """A future that another thread than that of an event loop completes."""
-
-    def add_done_callback(self, fn: Callable[[concurrent.futures.Future[R]], object]) -> None:
-        """Call `fn(job)` once the job has ended, as in concurrent.futures.
-
-        Raises:
-            TypeError: `asyncio.wait` has called this.
-        """
-        # From Python 3.11 on, `asyncio.wait` would wait for ever: its callback has no effect in another thread.
-        if getattr(fn, "__module__", None) == "asyncio.tasks":
-            raise TypeError(
-                "asyncio.wait() takes no Jobs: write asyncio.wait([asyncio.ensure_future(job) for job in jobs]), or "
-                "await asyncio.gather(*jobs)"
-            )
-        super().add_done_callback(fn)
-
-
-class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
+class Job(concurrent.futures.Future[R], JobArgument, NotebookDisplay):
     """One call on a host.
 
     As an argument of another call on that host it means its value, which stays there; `job["loss"]` means a part of it.
@@ -133,10 +113,8 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
         except HostError as error:
             if error.kind != "missing":
                 raise
-        if self.state in (PENDING, STARTING):
-            return []
-        # The job has begun in the meantime.
-        return remote_files.list_files(at.connection, at.work_folder)
+        # The job may have begun in the meantime.
+        return [] if self.state in (PENDING, STARTING) else remote_files.list_files(at.connection, at.work_folder)
 
     @public_api
     def logs(self, stream: str = "stdout") -> str:
@@ -216,19 +194,16 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
         Raises:
             ClusterfnError: The job does not run, or does not answer.
         """
-        dump = remote_state.request_stack_dump(
-            self._run.at.connection,
-            self.folder,
-            lambda waited_s: not self.done() and waited_s < (_MOMENT_S if self.state == PENDING else _ANSWER_S),
-        )
+
+        def goes_on(waited_s: float) -> bool:
+            return not self.done() and waited_s < (_MOMENT_S if self.state == PENDING else _ANSWER_S)
+
+        dump = remote_state.request_stack_dump(self._run.at.connection, self.folder, goes_on)
         if dump is None:
             not_now = self.done() or self.state == PENDING
-            raise ClusterfnError(
-                f"there are no stacks of job {self.id}: it is {self.status}",
-                host=self.host,
-                job=self.id,
-                hint="ask while it is running" if not_now else "try again; then check its machine",
-            )
+            hint = "ask while it is running" if not_now else "try again; then check its machine"
+            message = f"there are no stacks of job {self.id}: it is {self.status}"
+            raise ClusterfnError(message, host=self.host, job=self.id, hint=hint)
         return dump
 
     @public_api
@@ -271,9 +246,8 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
             Exception: What the function raised, or one of `clusterfn.errors`.
         """
         if os.getpid() != self._pid and not self.done():
-            raise RuntimeError(
-                f"job {self.id} was submitted by another process: clusterfn.attach({self.id!r}).result()"
-            )
+            how = f"clusterfn.attach({self.id!r}).result()"
+            raise RuntimeError(f"job {self.id} was submitted by another process: {how}")
         began, most = time.monotonic(), None if max_result is None else parse_memory(max_result, "max_result")
         try:
             value = super().result(_await_end(self, timeout))
@@ -292,6 +266,20 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return what `result` raises, or None, as `concurrent.futures.Future.exception`."""
         return super().exception(_await_end(self, timeout))
+
+    def add_done_callback(self, fn: Callable[[concurrent.futures.Future[R]], object]) -> None:
+        """Call `fn(job)` once the job has ended, as in concurrent.futures.
+
+        Raises:
+            TypeError: `asyncio.wait` has called this.
+        """
+        # From Python 3.11 on, `asyncio.wait` would wait for ever: its callback has no effect in another thread.
+        if getattr(fn, "__module__", None) == "asyncio.tasks":
+            raise TypeError(
+                "asyncio.wait() takes no Jobs: write asyncio.wait([asyncio.ensure_future(job) for job in jobs]), or "
+                "await asyncio.gather(*jobs)"
+            )
+        super().add_done_callback(fn)
 
     def __await__(self) -> Generator[Any, None, R]:
         # The import takes a seventh of the time of `import clusterfn`, and few calls are awaited.
@@ -328,28 +316,16 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
         usage = run.published.get("usage") or {}
         waited_s = time.monotonic() - run.submitted_at if run.sent_here else None
         elapsed_s = usage.get("wall_s") if self.done() else waited_s
-        title = f"{held_by or self.name} on {self.host}"
+        title = headline(f"{held_by or self.name} on {self.host}", self.id, self.state, "", elapsed_s, self.reason)
         use = short_usage(usage)
-        facts = [
-            *describe_request(run.asked),
-            *([f"used: {use}"] if use else []),
-            *more,
-        ]
-        return [
-            headline(title, self.id, self.state, "", elapsed_s, self.reason),
-            *(f"  {line}" for line in facts),
-            *end_of(run.tail or b""),
-        ]
+        facts = [*describe_request(run.asked), *([f"used: {use}"] if use else []), *more]
+        return [title, *(f"  {line}" for line in facts), *end_of(run.tail or b"")]
 
     def _may_change(self) -> bool:
         if not self.done() and self._run.tail is None:
             self._run.tail = b""
-            self._source.watch_output(functools.partial(_keep_tail, self._run))
+            self._source.watch_output(self._run.keep_tail)
         return not self.done()
-
-
-def _keep_tail(run: JobRun, stream: str, data: bytes) -> None:
-    run.tail = ((run.tail or b"") + data)[-_TAIL:]
 
 
 class JobSource(ArgumentSource):
@@ -405,14 +381,11 @@ def _await_end(job: Job[Any], timeout: float | None) -> float | None:
     """Wait as a Future does, and say what for unless a display shows that; return what is left of `timeout`."""
     if job.done():
         return timeout
-    began, run = time.monotonic(), run_of(job)
-
-    def describe() -> str:
-        return f"{job.id} {job.name} on {job.host} is {run.status_since}; waiting for it"
-
+    began, run = time.monotonic(), job._run
     run.hurry()
     if not run.is_shown:
-        spoken_wait.wait_for([job], describe, timeout)
+        what = f"{job.id} {job.name} on {job.host} is"
+        spoken_wait.wait_for([job], lambda: f"{what} {run.status_since}; waiting for it", timeout)
     return None if timeout is None else max(0.0, began + timeout - time.monotonic())
 
 

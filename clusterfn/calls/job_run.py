@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 Listener = Callable[[str, Any], None]
 _OUTPUT = (layout.STDOUT, layout.STDERR)
 _TIMEOUT_S = 60.0
+# The bytes of output that a notebook shows.
+_TAIL = 8192
 
 
 class JobRun(Run):
@@ -78,7 +80,7 @@ class JobRun(Run):
         return future is None or future.done()
 
     def _seen(self) -> tuple[str, str]:
-        """Return state and reason, as far as its heartbeat lets them be believed."""
+        # Its heartbeat decides how far they can be believed.
         return self._now if self.done() else job_states.seen_state(*self._now, self._silence.lasts_s)
 
     @property
@@ -150,13 +152,10 @@ class JobRun(Run):
         self.set_state(self.state, left)
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener(kind, what)` at every change: "state" with it, "stdout" and "stderr" with bytes, "done".
+        """Call `listener(kind, what)` at every change; return what ends this.
 
-        "note" comes with a sentence of ours.
-        "connection" comes with why the host is not connected, and with "" once it is again.
-
-        Returns:
-            What ends this.
+        "state" comes with it, "stdout" and "stderr" with bytes, "note" with a sentence of ours, "done" with None,
+        "connection" with why the host is not connected, and with "" once it is again.
         """
         with self.lock:
             self._listeners.append(listener)
@@ -194,6 +193,9 @@ class JobRun(Run):
         for listener in listeners:
             listener(kind, what)
 
+    def keep_tail(self, stream: str, data: bytes) -> None:
+        self.tail = ((self.tail or b"") + data)[-_TAIL:]
+
     def set_state(self, state: str, reason: str = "", since: float | None = None) -> None:
         if self.done():
             return
@@ -215,12 +217,11 @@ class JobRun(Run):
 
     def step(self, state: str, reason: str, since: float | None = None) -> None:
         """Take a step that the table of states allows."""
-        if state not in job_states.JOB_STATES[self._now[0]][0]:
-            return
-        if state != self._now[0] or since is not None:
-            self.since = since or time.time()
-        self._now = (state, in_one_line(reason))
-        self.tell("state", state)
+        if state in job_states.JOB_STATES[self._now[0]][0]:
+            if state != self._now[0] or since is not None:
+                self.since = since or time.time()
+            self._now = (state, in_one_line(reason))
+            self.tell("state", state)
 
     def note_silence(self) -> None:
         self._silence = self._silence.noticed()

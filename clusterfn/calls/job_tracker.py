@@ -13,7 +13,7 @@ from clusterfn.calls.job import Job
 from clusterfn.calls.job_run import JobRun
 from clusterfn.calls.queue_place import is_from_host
 from clusterfn.calls.run import Location
-from clusterfn.calls.submission_line import PendingSubmission, Started, WaitingJob
+from clusterfn.calls.submission_line import Started, WaitingJob
 from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, HostError
 from clusterfn.hosts import loop
 from clusterfn.hosts.scheduler_watch import UNREACHABLE, Seen, Silent
@@ -27,16 +27,7 @@ if TYPE_CHECKING:
 
 
 class Tracker(WaitingJob):
-    """Follows one job.
-
-    Args:
-        live: Whether what it prints is followed.
-        bridge, results: See `Location`.
-
-    Attributes:
-        run: The job's.
-        source: Where what it prints comes from.
-    """
+    """Follows one job; see `AgentSource` for `live`, and `Location` for the last two."""
 
     _is_started = _is_wanted = False
     # The connection by which it was sent, if it waits for its turn to be followed.
@@ -58,11 +49,7 @@ class Tracker(WaitingJob):
         return Job(self.run, self.source)
 
     def follow(self, in_turn: bool = False) -> None:
-        """Follow it from its first attempt on. Does not wait.
-
-        Args:
-            in_turn: Only once it is one of its host's oldest, begins, or is waited for.
-        """
+        """Follow it from its first attempt on; in turn: once it is one of the oldest, begins, or is waited for."""
         if in_turn and not self._is_wanted:
             self._through = self.host.connection
             if not self.host.follow_window.enter(self):
@@ -139,10 +126,6 @@ class Tracker(WaitingJob):
         self.run.queue.note_refusal(reason)
         self._show_waiting()
 
-    @property
-    def refusal_note(self) -> str:
-        return self.run.queue.refusal_note
-
     def queued(self) -> None:
         """Watch it in the scheduler's queue, unless its outcome has come."""
         if self.run.is_closed:
@@ -152,11 +135,7 @@ class Tracker(WaitingJob):
         self.host.watch.add(self.run.at.scheduler_name, self.on_scheduler, time_s)
 
     def attach(self, claim: bytes, started: bytes) -> None:
-        """Follow a job that another process sent, from its first attempt on.
-
-        Args:
-            claim, started: What these files of the job hold; b"" for one that does not exist.
-        """
+        """Follow a job that another process sent, of which these files are known; b"" for one that does not exist."""
         submission = claim.decode("ascii", "replace").strip()
         self.follow()
         self.taken(Started(submission or _script_id(started.decode("utf-8", "replace"))))
@@ -218,9 +197,8 @@ class Tracker(WaitingJob):
                 loop.begin(tracker._take_turn())
         self.run.queue.stop_waiting()
         for submission in self.run.queue.submissions:
-            if not isinstance(submission, PendingSubmission):
-                # The host has not started its script yet, and need not.
-                submission.cancel()
+            # The host has not started its script yet, and need not.
+            submission.cancel()
 
 
 def _script_id(started: str) -> str:

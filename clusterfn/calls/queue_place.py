@@ -36,7 +36,6 @@ class QueuePlace:
     """What is sent for one job or group, its submissions, and why it waits.
 
     Attributes:
-        sending: All that is sent for it, if this process does so.
         laid_out: The answer to the sending of its folder, if this process has sent it.
         starting: The requests that start it and are not answered yet, in their order.
         queue_reason, other_reason: Why it waits for its turn, and what it waits for in addition; "" for nothing.
@@ -58,6 +57,11 @@ class QueuePlace:
         self.queue_reason = self.other_reason = ""
         self.inputs: Sequence[Reference] = ()
         self.is_refused = False
+
+    @property
+    def note(self) -> str:
+        """The file on the host by which others know that it waits in this program."""
+        return posixpath.join(self.folder, layout.REFUSED)
 
     @property
     def waiting_reason(self) -> str:
@@ -82,18 +86,13 @@ class QueuePlace:
         # A copy, because another thread may take answers.
         return list(self.starting)
 
-    @property
-    def refusal_note(self) -> str:
-        """The file on the host by which others know that it waits in this program; "" if it does not."""
-        return posixpath.join(self.folder, layout.REFUSED) if self.waits_here else ""
-
     def submit(self, request: Submission, after: Sequence[Reply[Any]], job: WaitingJob) -> None:
         """Submit to the scheduler, or spawn on a host without one, once `after` has succeeded. Does not wait.
 
         A script may end right after this: Python waits at its exit until the host has answered.
         """
         if request.do != "spawn":
-            self.expect(PendingSubmission(self.host, request, after, job)).start()
+            self.expect(PendingSubmission(self.host, request, after, job, self.note)).start()
             return
         template = request.template and request.template._asdict()
         spawned = self.host.connection.spawn(
@@ -144,14 +143,14 @@ class QueuePlace:
         # Without this order the note could be the only file in the folder of the job.
         after = [self.laid_out] if self.laid_out is not None else []
         with contextlib.suppress(HostError):
-            self.host.connection.put(posixpath.join(self.folder, layout.REFUSED), reason.encode(), after=after)
+            self.host.connection.put(self.note, reason.encode(), after=after)
 
     def note_acceptance(self) -> None:
         """Take the note back, as the scheduler has it now."""
         if self.is_refused:
             self.is_refused, self.queue_reason = False, ""
             # Other programs believe the note, so it must go as soon as the scheduler has the job.
-            self.host.connection.run(["rm", "-f", posixpath.join(self.folder, layout.REFUSED)])
+            self.host.connection.run(["rm", "-f", self.note])
 
     def refusal(self, error: BaseException, what: str) -> ClusterfnError:
         """Return the error of what was not started, with its place; `Cancelled` if it was stopped while it was sent."""

@@ -31,10 +31,9 @@ class Location:
 
     Args:
         bridge: The folder of the bridge that it was sent with; "" for this version's.
-        results: What is accepted of its value; None for what the host's keys say.
+        results: None for what the host's keys say.
 
     Attributes:
-        attempt: The present attempt.
         keeps: Whether its value stays on the host until it is asked for.
         scheduler_id: Its id in the scheduler's queue, or its process; "" if that is not known.
         doubt: What the scheduler said at a submission that may have succeeded all the same; None otherwise.
@@ -130,12 +129,10 @@ class Run:
 
     @property
     def state(self) -> str:
-        """As `Job.state`."""
         return self._now[0]
 
     @property
     def reason(self) -> str:
-        """Why it is in that state."""
         return self._now[1]
 
     def set_state(self, state: str, reason: str = "", since: float | None = None) -> None:

@@ -97,7 +97,9 @@ def _end(run: JobRun, state: str, published: Mapping[str, Any], value: bytearray
     result = ON_HOST
     try:
         if not run.at.keeps and not outcome.is_too_large(published, run.at.results):
-            result = _load(run, _fetch_value(run) if run.at.is_fetched_apart or value is None else value)
+            if run.at.is_fetched_apart or value is None:
+                value = _fetch_value(run)
+            result = outcome.value_of(published, value, run.at.place, run.given)
     except ResultError as unloadable:
         _raise(run, unloadable, RETURNED, unloadable.message)
         return
@@ -134,10 +136,6 @@ def _error_of(run: JobRun, published: Mapping[str, Any], value: bytearray | None
         with contextlib.suppress(ResultError):
             value = _fetch_value(run)
     return outcome_errors.exception_of(published, value, place)
-
-
-def _load(run: JobRun, value: bytearray | None) -> Any:
-    return outcome.value_of(run.published, value, run.at.place, run.given)
 
 
 def _fetch_value(run: JobRun, timeout: float | None = None) -> bytearray | None:
@@ -179,7 +177,7 @@ def fetch(run: JobRun, timeout: float | None, most: int | None) -> Any:
                 size = format_size(large.size_bytes)
                 if not console.agrees(f"Fetch {size}, the value of {run.name} ({run.id[:SHORT]})?", run.host):
                     raise large
-            run.fetched = [_load(run, _fetch_value(run, timeout))]
+            run.fetched = [outcome.value_of(run.published, _fetch_value(run, timeout), run.at.place, run.given)]
             run.step(RETURNED, "")
         return run.fetched[0]
 

@@ -63,11 +63,6 @@ class WaitingJob:
     async def script_ended(self) -> None:
         """Take note that its script has ended, on a host without a scheduler."""
 
-    @property
-    def refusal_note(self) -> str:
-        """The file on the host by which others know that it waits in this program; "" for none."""
-        return ""
-
     def split(self, submission: PendingSubmission) -> PendingSubmission | None:
         """Let it ask for less, and return what asks for the rest; None if it cannot be less."""
         return None
@@ -83,15 +78,18 @@ class PendingSubmission(Reply[Optional[Started]]):
     Args:
         after: What must have succeeded before.
         job: What it submits.
+        note: The file on the host by which others know that it waits in this program, if it exists.
 
     Attributes:
         request: What is sent; it may change between two tries.
         is_withdrawn: Whether it is not to be sent again.
     """
 
-    def __init__(self, host: HostState, request: Submission, after: Sequence[Reply[Any]], job: WaitingJob) -> None:
+    def __init__(
+        self, host: HostState, request: Submission, after: Sequence[Reply[Any]], job: WaitingJob, note: str
+    ) -> None:
         super().__init__(self.withdraw)
-        self.host, self.request, self.job, self.is_withdrawn = host, request, job, False
+        self.host, self.request, self.job, self.note, self.is_withdrawn = host, request, job, note, False
         self._after: Sequence[Reply[Any]] = after
         self._line = line_of(host)
 
@@ -306,7 +304,7 @@ class SubmissionLine:
         if not self.waiting or time.monotonic() - self._renewed < _RENEW_S:
             return
         self._renewed, host = time.monotonic(), self.waiting[0].host
-        notes = sorted({one.ask_job(lambda job: job.refusal_note, "") for one in list(self.waiting)} - {""})
+        notes = sorted({submission.note for submission in self.waiting})
         for first in range(0, len(notes), _NOTES_AT_ONCE):
             # The connection was closed.
             with contextlib.suppress(ClusterfnError):
