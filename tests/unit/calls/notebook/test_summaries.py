@@ -187,7 +187,7 @@ def test_a_note_on_a_job_is_no_output_of_its_function(notebook, capsys, monkeypa
     monkeypatch.setattr(entry, "listen", end_when_shown)
     entry.submitted_at += 3600.0  # so that its clock stays at 00:00, however slow the machine is
     with notebook:
-        value = job_display.result(job, "train on tensor01")
+        value = shown_to_end(job, "train on tensor01")
 
     assert value == 5 and capsys.readouterr().out == "of the function\n"
     assert notebook.stderr.getvalue() == ""
@@ -214,7 +214,7 @@ def test_an_interrupted_call_says_what_to_do_in_words_of_a_notebook(notebook, mo
 
     entry.transfer = Moving()
     with notebook, pytest.raises(KeyboardInterrupt):
-        job_display.result(job, "train on tensor01")
+        shown_to_end(job, "train on tensor01")
 
     text = notebook.plain[0]
     assert "press the stop button again within 3 s" in text and "Ctrl-C" not in text
