@@ -36,6 +36,8 @@ R = TypeVar("R")
 
 # The time for an answer where the job seems not to have begun, and where it has begun.
 _MOMENT_S, _ANSWER_S = 5.0, 30.0
+# The bytes of output that a notebook shows.
+_TAIL = 8192
 _STREAMS = (layout.STDOUT, layout.STDERR, "scheduler")
 
 
@@ -324,8 +326,12 @@ class Job(concurrent.futures.Future[R], JobArgument, NotebookDisplay):
     def _may_change(self) -> bool:
         if not self.done() and self._run.tail is None:
             self._run.tail = b""
-            self._source.watch_output(self._run.keep_tail)
+            self._source.watch_output(functools.partial(_keep_tail, self._run))
         return not self.done()
+
+
+def _keep_tail(run: JobRun, stream: str, data: bytes) -> None:
+    run.tail = ((run.tail or b"") + data)[-_TAIL:]
 
 
 class JobSource(ArgumentSource):

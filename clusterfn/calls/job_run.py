@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 Listener = Callable[[str, Any], None]
 _OUTPUT = (layout.STDOUT, layout.STDERR)
 _TIMEOUT_S = 60.0
-# The bytes of output that a notebook shows.
-_TAIL = 8192
 
 
 class JobRun(Run):
@@ -145,11 +143,9 @@ class JobRun(Run):
             self.at.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
             self.queue.leave()
             look = functools.partial(liveness.look_until_it_ends, self)
-            loop.begin(conclusion.end_if_stuck(self.queue, lambda: self.has_outcome, self._note_left, look))
+            is_over, on_left = lambda: self.has_outcome, lambda left: self.set_state(self.state, left)
+            loop.begin(conclusion.end_if_stuck(self.queue, is_over, on_left, look))
         self.is_stopping = True
-
-    def _note_left(self, left: str) -> None:
-        self.set_state(self.state, left)
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Call `listener(kind, what)` at every change; return what ends this.
@@ -192,9 +188,6 @@ class JobRun(Run):
                 self._unheard.append((kind, what))
         for listener in listeners:
             listener(kind, what)
-
-    def keep_tail(self, stream: str, data: bytes) -> None:
-        self.tail = ((self.tail or b"") + data)[-_TAIL:]
 
     def set_state(self, state: str, reason: str = "", since: float | None = None) -> None:
         if self.done():
