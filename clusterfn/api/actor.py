@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from clusterfn.api.decorator import reject_generator, undecorated
-from clusterfn.calls import job_display
+from clusterfn.calls.job import shown_to_end
 from clusterfn.calls.session_call import ActorCall
 from clusterfn.config.options import Options
 from clusterfn.errors import ActorLost, ClusterfnError, ConfigError, HostError, did_you_mean
@@ -144,7 +144,7 @@ class ActorMethod:
         if self._handle.kind.method(self._name).is_async:
             return self._run_awaited(*args, **kwargs)
         job = self._send(args, kwargs, follow=True)
-        return job_display.result(job, "", "stop")
+        return shown_to_end(job, "", "stop")
 
     @public_api
     async def _run_awaited(self, *args: Any, **kwargs: Any) -> Any:
@@ -211,7 +211,7 @@ class ActorHandle:
             job = self.send(self.kind.closing(), (), {}, self._closing, True)
             self._is_closed = True
             try:
-                return job_display.result(job, "", "stop")
+                return shown_to_end(job, "", "stop")
             except HostError:
                 # The request to close has not reached the host, so the actor is still open, and the caller may close it
                 # again.

@@ -16,9 +16,8 @@ from clusterfn.api.decorator import IN_JOB_INSTEAD, inside_job, reject_generator
 from clusterfn.api.session_map import SessionMap, parse_size
 from clusterfn.bridge.job_states import CANCELLED, DIED, RAISED
 from clusterfn.bridge.supervisor.text import format_duration
-from clusterfn.calls import job_display
 from clusterfn.calls.call import prepare_held
-from clusterfn.calls.job import Job
+from clusterfn.calls.job import Job, shown_to_end
 from clusterfn.calls.session_call import ActorCall, actor_lost
 from clusterfn.calls.session_job import SessionJob
 from clusterfn.config import config_file, import_time
@@ -109,7 +108,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
         Ctrl-C ends the call; the session keeps running.
         """
         call = self._call(fn, args, kwargs, follow=True)
-        return job_display.result(call, _where(call, call.name), "stop")
+        return shown_to_end(call, _where(call, call.name), "stop")
 
     @overload
     def submit(self, fn: Callable[..., Coroutine[Any, Any, R]], /, *args: Any, **kwargs: Any) -> Job[R]: ...
@@ -228,7 +227,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
                 holding.actors.abandon(number)
 
         try:
-            job_display.result(call, _where(call, f"{kind.name} as an actor"), "stop")
+            shown_to_end(call, _where(call, f"{kind.name} as an actor"), "stop")
         except BaseException:  # a handler of a signal may raise anything
             # The caller gets no actor, although the session may construct it.
             if call.state not in (RAISED, DIED, CANCELLED):

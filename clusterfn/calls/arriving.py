@@ -20,9 +20,6 @@ _SMALL = 1 << 20
 class Arriving:
     """As many bytes as the outcome announces, and no more than this machine has room for.
 
-    Args:
-        place: Where the job ran.
-
     Attributes:
         kind: Of the outcome, once that has been read; "" before.
         published: The outcome itself, if `announce` has read it.
@@ -38,21 +35,12 @@ class Arriving:
         _arriving[id(self)] = self
 
     def take(self) -> bytearray:
-        """Return what has come, and let go of it."""
-        value = self.value
-        self.drop()
+        """Return what has come, and let go of it: a request that has ended may be kept with its job."""
+        value, self.value, self._size = self.value, bytearray(), 0
         return value
 
-    def drop(self) -> None:
-        """Let go of what has come: a request that has ended may be kept with its job."""
-        self.value, self._size = bytearray(), 0
-
     def announce(self, content: bytes) -> None:
-        """Take the content of outcome.json, which comes before the value.
-
-        Raises:
-            ResultError: The value does not fit on this machine.
-        """
+        """Take outcome.json, which comes before the value; raise ResultError for one too large for this machine."""
         try:
             self.published = outcome.read(content)
         except ValueError:
@@ -69,10 +57,8 @@ class Arriving:
             # The system counts as free what other values that are on their way will take.
             free = max(0, free - _awaited())
             if size > free:
-                raise self._refused(
-                    f"the value is {format_size(size)}, and this machine has {format_size(free)} of free memory",
-                    self._elsewhere(),
-                )
+                has = f"this machine has {format_size(free)} of free memory"
+                raise self._refused(f"the value is {format_size(size)}, and {has}")
         self._size = size
 
     @property
@@ -81,11 +67,7 @@ class Arriving:
         return max(0, self._size - len(self.value))
 
     def write(self, piece: bytes) -> None:
-        """Take a further piece of the value.
-
-        Raises:
-            ResultError: That is more than was announced, or it does not fit into memory after all.
-        """
+        """Take a further piece of the value; raise ResultError for more than was announced, or no room after all."""
         if not self._size:
             # Nothing of a value that has failed is read.
             return
@@ -97,17 +79,14 @@ class Arriving:
         try:
             self.value += piece
         except MemoryError as error:
-            raise self._refused("this machine has no room for the value", self._elsewhere()) from error
+            raise self._refused("this machine has no room for the value") from error
 
-    def _elsewhere(self) -> str:
-        job = self._place.job
-        return (
-            f"call clusterfn.attach({job!r}).result() on a machine with more memory, or write a file in the function"
-            " and fetch it with outputs="
-        )
-
-    def _refused(self, message: str, hint: str) -> ResultError:
+    def _refused(self, message: str, hint: str = "") -> ResultError:
         place = self._place
+        hint = hint or (
+            f"call clusterfn.attach({place.job!r}).result() on a machine with more memory, or write a file in the"
+            " function and fetch it with outputs="
+        )
         return ResultError(message, host=place.host, job=place.job, stage="result", hint=hint, log=place.folder)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from clusterfn.bridge.attributes import attribute
 from clusterfn.calls import history, job_display, leaving, sending
 from clusterfn.calls.demand import Demand, demand_of
-from clusterfn.calls.job import Job, run_of
+from clusterfn.calls.job import Job, run_of, shown_to_end
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.config import config_file
 from clusterfn.display import labels
@@ -43,7 +43,7 @@ def run_call(function: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[
 def run(prepared: Prepared, on_interrupt: str) -> Any:
     """Run a prepared call as `run_call` does; "detach" or "stop" at Ctrl-C."""
     job, _ = send_call(prepared, live=True)
-    return job_display.result(job, prepared.where, on_interrupt)
+    return shown_to_end(job, prepared.where, on_interrupt)
 
 
 def submit_call(

@@ -1,7 +1,6 @@
 """Asks a host to publish the outcome of a job, or of items of a group, that has left none, and for why it has none.
 
-The host publishes it by the same link as the job itself would, or finds that the job has published its own. Those that
-do not end on request are killed: `end_if_stuck`.
+Those that do not end on request are killed: `end_if_stuck`.
 """
 
 from __future__ import annotations
@@ -56,12 +55,7 @@ def ask(run: Run, verdict: SchedulerVerdict) -> Reply[Completed]:
 
 
 def parse_conclusion(answer: Completed, host: Host, folder: str, what: str = "job") -> dict[str, Any]:
-    """Read which outcome is published now, from the answer to `ask`.
-
-    Raises:
-        HostDiskFull: The host had no disk space to write it.
-        ClusterfnError: The answer cannot be read.
-    """
+    """Read which outcome is published now, from the answer to `ask`; raise HostDiskFull if its host cannot write it."""
     output = (answer.out + answer.err).decode("utf-8", "replace").splitlines()[-5:]
     try:
         published: dict[str, Any] = dict(json.loads(answer.out.splitlines()[-1]))
@@ -90,19 +84,11 @@ async def fail_unfinished_items(
 
 
 async def find_loss(host_state: HostState, folder: str, scheduler_name: str) -> ClusterfnError | None:
-    """Ask the host for the folder of a job or group; return the error if it is gone, as nothing of it can come then.
-
-    Args:
-        scheduler_name: Its name in the scheduler's queue.
-
-    Returns:
-        None if the folder is there, or the host does not say.
-    """
+    """Return the error of a job or group whose folder is gone; None if it is there, or the host does not say."""
     try:
-        (exists,) = await host_state.connection.have([folder])
+        if (await host_state.connection.have([folder]))[0]:
+            return None
     except (ClusterfnError, concurrent.futures.CancelledError):
-        return None
-    if exists:
         return None
     host, scheduler = host_state.settings.name, host_state.scheduler
     by_hand = scheduler.cancel_by_hand(scheduler_name)
@@ -121,7 +107,6 @@ async def explain_unstarted(
     """Find out from the scheduler why elements that have not begun never will.
 
     Args:
-        folder: The group's.
         scheduler_ids: Those of all submissions that are known. Without any, no look has found one.
         doubt: What the scheduler said at a submission that may have succeeded all the same.
 
@@ -179,8 +164,6 @@ async def end_if_stuck(
     """Have the host end a job or group, some seconds after it was asked to stop, if its own processes have not done so.
 
     Args:
-        place: Its own in the queue.
-        is_over: Whether it has ended.
         on_left: Takes the names of processes that cannot be ended.
         look: Awaited once a scheduler was asked to kill it: nothing of it may be left that could say how it ended.
     """
@@ -188,18 +171,17 @@ async def end_if_stuck(
     await asyncio.sleep(_KILLED_AFTER_S if kill else _ENDS_ITSELF_S)
     if is_over():
         return
+    left: list[str] = []
     try:
         if kill:
             await place.run(kill)
-            left = []
         else:
             left = _left_by(await place.host.bridge.supervise("end", place.folder))
     except (ClusterfnError, concurrent.futures.CancelledError) as error:
         # The host cannot be asked any more.
         if not place.host.is_connected:
             return
-        problem = error.message if isinstance(error, ClusterfnError) else str(error)
-        left = [] if kill else [problem]
+        left = [] if kill else [getattr(error, "message", str(error))]
     if kill:
         await look()
     if left:
@@ -207,7 +189,6 @@ async def end_if_stuck(
 
 
 def _left_by(answer: Completed) -> list[str]:
-    """Return the processes that `supervise.py end` could not end."""
     try:
         return [printable(str(name)) for name in json.loads(answer.out.splitlines()[-1])["left"]]
     except (ValueError, IndexError, KeyError, TypeError):

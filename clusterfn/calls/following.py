@@ -13,13 +13,12 @@ import copy
 import functools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import OF_EVENT, PENDING, STARTING
-from clusterfn.calls import job_display, liveness, outcome
+from clusterfn.calls import liveness, outcome
 from clusterfn.calls.arriving import RECEIVING, Arriving
-from clusterfn.calls.job_run import OutputSource
 from clusterfn.config.host_text import Lines
 from clusterfn.errors import ClusterfnError, HostError, JobError, ResultError, Unreachable
 from clusterfn.hosts import loop, remote_files
@@ -28,12 +27,10 @@ from clusterfn.hosts.rpc.requests import Followed
 from clusterfn.hosts.transfer import Transfer
 
 if TYPE_CHECKING:
-    from clusterfn.calls.job import Job
     from clusterfn.calls.run import Run
     from clusterfn.hosts.connection import Reply
     from clusterfn.hosts.host_state import HostState
 
-R = TypeVar("R")
 OnOutput = Callable[[str, bytes], Any]
 # The field of an event that has its time.
 _WHEN = "t"
@@ -43,12 +40,11 @@ _LATEST = 4e9
 _REST_S = 15.0
 
 
-class AgentSource(OutputSource):
+class AgentSource:
     """What comes of one run by its files, from the agent of its host.
 
     Args:
-        run: Which.
-        live: Whether what it prints is followed.
+        live: Whether what it prints is followed, for all that listen to the run.
 
     Attributes:
         events_read: Bytes of the present attempt's events that have come.
@@ -67,7 +63,6 @@ class AgentSource(OutputSource):
         self.arriving: Arriving | None = None
         self.ended: set[int] = set()
         self._shown_by: list[OnOutput] = [run.tell] if live else []
-        self._receiving = Transfer(RECEIVING)
         self._unwatch: Callable[[], object] | None = None
         run.at_close.append(self.close)
 
@@ -90,45 +85,36 @@ class AgentSource(OutputSource):
         with self.run.lock:
             self.run.at.attempt, self._is_open = attempt, True
             shown_by = list(self._shown_by)
-        self._watch_connection()
+        if self._unwatch is None:
+            link = self.run.at.connection.link
+            self._unwatch = link.on_state(self._show_connection)
+            self._show_connection(link.state)
         self._lines, self.events_read = None, 0
         return shown_by
 
     def follow_files(self, shown_by: Sequence[OnOutput], heard: Mapping[str, int]) -> Reply[bytes]:
-        """Follow the files of the present attempt; return what brings its outcome.
-
-        Args:
-            shown_by: What gets the output.
-            heard: How many bytes of a file have come already, by its name.
-        """
-        at = self.run.at
+        """Follow the files of the present attempt, from the bytes that were heard; return what brings its outcome."""
+        at, until = self.run.at, self.run.at.path(layout.OUTCOME)
         files = [Followed(at.path(layout.EVENTS), self.take_events, heard.get(layout.EVENTS, 0))]
         files += [file for on_output in shown_by for file in self._output_files(on_output, heard)]
         if at.is_fetched_apart:
-            waiting = at.connection.follow(files, at.path(layout.OUTCOME))
+            waiting = at.connection.follow(files, until)
         else:
             arriving = self.arriving = Arriving(at.place)
-            waiting = at.connection.follow(
-                files,
-                at.path(layout.OUTCOME),
-                with_files=[(at.path(layout.VALUE), arriving.write)],
-                on_content=arriving.announce,
-            )
-            self._receiving = Transfer(RECEIVING, [waiting])
+            value = [(at.path(layout.VALUE), arriving.write)]
+            waiting = at.connection.follow(files, until, with_files=value, on_content=arriving.announce)
         self.awaited = waiting
         return waiting
 
     def take_rest(self) -> None:
         """Take note that the files of the present attempt have been read to their ends."""
 
-    def show(self, job: Job[R], on_interrupt: str) -> R:
-        return job_display.result(
-            job, f"{job.name} on {job.host}", on_interrupt, None if self._is_live else self._output
-        )
-
     @contextlib.contextmanager
-    def _output(self, on_output: OnOutput) -> Iterator[Callable[[], None]]:
-        """Pass on what is printed; give a function that waits for the last of it once the job has ended."""
+    def shown_output(self, on_output: OnOutput) -> Iterator[Callable[[], None]]:
+        """Pass on what it prints from its beginning, unless listeners get that; give what awaits the last of it."""
+        if self._is_live:
+            yield lambda: None
+            return
 
         def heard(stream: str, data: bytes) -> None:
             if data and self.run.state == PENDING:
@@ -150,28 +136,21 @@ class AgentSource(OutputSource):
             last.cancel()
 
     def watch_output(self, on_output: OnOutput) -> Reply[bytes]:
+        """Give `on_output` what attempts print from now on, the present one from its beginning; return its outcome."""
         self.run.hurry()
         with self.run.lock:
             # The lock keeps an attempt from beginning between these two lines: its output would come twice.
             self._shown_by.append(on_output)
-            is_open = self._is_open
             # The first attempt of a job that waits for its turn to be followed brings its output once it is followed.
-            files = self._output_files(on_output, {}) if is_open else []
-            outcome_path = self.run.at.path(layout.OUTCOME)
-        return self.run.at.connection.follow(files, outcome_path)
+            files = self._output_files(on_output, {}) if self._is_open else []
+            until = self.run.at.path(layout.OUTCOME)
+        return self.run.at.connection.follow(files, until)
 
     def _output_files(self, on_output: OnOutput, heard: Mapping[str, int]) -> list[Followed]:
-        """Return what an attempt prints, as files to follow."""
-        names = (layout.STDOUT, layout.STDERR)
-        path = self.run.at.path
-        return [Followed(path(name), functools.partial(on_output, name), heard.get(name, 0)) for name in names]
-
-    def _watch_connection(self) -> None:
-        """Report to the run while its host is not connected."""
-        if self._unwatch is None:
-            link = self.run.at.connection.link
-            self._unwatch = link.on_state(self._show_connection)
-            self._show_connection(link.state)
+        return [
+            Followed(self.run.at.path(name), functools.partial(on_output, name), heard.get(name, 0))
+            for name in (layout.STDOUT, layout.STDERR)
+        ]
 
     def _show_connection(self, state: ConnectionState) -> None:
         self.run.show_connection(describe_trouble(self.run.host, state))
@@ -189,7 +168,7 @@ class AgentSource(OutputSource):
             return
         if what == "stage" and event.get("stage") == "result" and not run.at.is_fetched_apart:
             run.set_state(run.state, "its value is on the way")
-            run.show_transfer(self._receiving)
+            run.show_transfer(Transfer(RECEIVING, [self.awaited] if self.awaited is not None else []))
         elif what in ("quiet", "active"):
             run.note_quiet(event.get("reason", "") if what == "quiet" else "", event.get("item", ""))
         elif what == "limited":
@@ -199,11 +178,7 @@ class AgentSource(OutputSource):
             run.set_state(OF_EVENT[what], reason, _time_of(run.at.host, event))
 
     def is_caught_up(self, sizes: Mapping[str, int]) -> bool:
-        """Whether all events of its present attempt have been read, and that had not ended.
-
-        Args:
-            sizes: The sizes of files that the host had, by their names below the folder of attempts.
-        """
+        """Whether all events of its present attempt have been read, and that had not ended, by the sizes of files."""
         ended, events = (f"{self.run.at.attempt}/{name}" for name in (layout.OUTCOME, layout.EVENTS))
         return ended not in sizes and self.events_read >= sizes.get(events, 0)
 
@@ -219,12 +194,7 @@ class AgentSource(OutputSource):
 
 
 async def see_through(run: Run, source: AgentSource, waiting: Reply[bytes]) -> None:
-    """Follow a run to its end: take the outcome of each attempt, until one is final.
-
-    Args:
-        source: Where it comes from.
-        waiting: What brings the outcome of the present attempt.
-    """
+    """Follow a run to its end: take the outcome of each attempt, which `waiting` brings first, until one is final."""
     following: Reply[bytes] | None = waiting
     while following is not None:
         arriving = source.arriving
@@ -240,7 +210,7 @@ async def see_through(run: Run, source: AgentSource, waiting: Reply[bytes]) -> N
             lose(run, error, arriving.kind if arriving is not None else "")
         if following is None and arriving is not None and source.arriving is arriving:
             # Otherwise the value is on its way to the job, and must stay.
-            arriving.drop()
+            arriving.take()
         arriving = None
 
 
@@ -257,10 +227,6 @@ def take_outcome(run: Run, source: AgentSource, data: bytes) -> Reply[bytes] | N
         hint = "read job.logs()"
         run.fail(JobError(message, host=run.host, job=run.id, stage="result", hint=hint, log=run.folder))
         run.close()
-        return None
-    except HostError as ended:
-        # The connection has ended in the meantime.
-        lose(run, ended)
         return None
     run.close()
     _distrust(run.at.host, fields)
@@ -284,14 +250,14 @@ def _open_next(run: Run, source: AgentSource, fields: dict[str, Any]) -> Reply[b
     # Each attempt has one outcome, which never changes: outcomes that name one another would be followed for ever.
     if following in source.ended:
         raise ValueError(f"attempts {sorted(source.ended)} name one another as the next")
+    state, message = STARTING, f"attempt {present} left no result; the scheduler has restarted the job ({following})"
     if fields["kind"] == layout.PREEMPTED or fields.get("requeued"):
-        message = str(fields.get("message") or "the job is requeued")
-        run.tell("note", message)
-        run.set_state(PENDING, message)
+        state, message = PENDING, str(fields.get("message") or "the job is requeued")
     elif fields.get("retried"):
-        run.note_retry(fields.get("message") or "the job is retried")
-    elif following > present:
-        run.note_retry(f"attempt {present} left no result; the scheduler has restarted the job ({following})")
+        message = fields.get("message") or "the job is retried"
+    if following > present:
+        run.tell("note", message)
+        run.set_state(state, message)
     waiting = source.open(following)
     liveness.watch_heartbeat(run)
     if fields["kind"] == layout.PREEMPTED:
@@ -318,17 +284,12 @@ def lose(run: Run, error: BaseException, kind: str = "") -> None:
     if isinstance(error, ResultError):
         run.fail(error, kind)
     else:
-        run.lose(_lost(error, run))
+        # Other jobs of the host get their own copies of the connection's error.
+        failed = HostError(f"the connection failed: {error!r}", host=run.host)
+        lost = copy.copy(error) if isinstance(error, ClusterfnError) else failed
+        lost.job, lost.hint = run.id, lost.hint or f"the job may still run: clusterfn.attach({run.id!r}).result()"
+        run.lose(lost)
     run.close()
-
-
-def _lost(error: BaseException, run: Run) -> ClusterfnError:
-    """Copy the connection's error for this job: other jobs of the host get their own."""
-    if not isinstance(error, ClusterfnError):
-        return HostError(f"the connection failed: {error!r}", host=run.host, job=run.id)
-    lost = copy.copy(error)
-    lost.job, lost.hint = run.id, error.hint or f"the job may still run: clusterfn.attach({run.id!r}).result()"
-    return lost
 
 
 def _time_of(host: HostState, event: Mapping[str, str]) -> float | None:

@@ -257,10 +257,6 @@ class _WaitingElements(WaitingJob):
         if element is not None:
             await liveness.process_ended(element)
 
-    @property
-    def refusal_note(self) -> str:
-        return self._of.queue.refusal_note
-
     def split(self, submission: PendingSubmission) -> PendingSubmission | None:
         """Let it start the first half of the elements."""
         half = len(self._some) // 2
@@ -269,9 +265,8 @@ class _WaitingElements(WaitingJob):
         self._some, rest = self._some[:half], self._some[half:]
         submission.request = self._elements.request_for(self._some)
         others = _WaitingElements(self._elements, rest, self._numbers, self._after)
-        later = PendingSubmission(self._of.host, self._elements.request_for(rest), self._after, others)
-        self._of.queue.see_through(later, others)
-        return later
+        request, queue = self._elements.request_for(rest), self._of.queue
+        return queue.expect(PendingSubmission(self._of.host, request, self._after, others, queue.note))
 
     def is_wanted_now(self, submission: PendingSubmission) -> bool:
         """Whether more elements may run, of which then no more run side by side than were asked for."""

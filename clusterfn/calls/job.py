@@ -13,12 +13,12 @@ import posixpath
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, PENDING, SHORT, STARTING
-from clusterfn.calls import remote_state, settling
-from clusterfn.calls.job_run import JobRun, OutputSource
+from clusterfn.calls import job_display, remote_state, settling
+from clusterfn.calls.job_run import JobRun
 from clusterfn.config.units import parse_memory
 from clusterfn.display import console
 from clusterfn.display.notebook import NotebookDisplay, end_of, headline
@@ -29,6 +29,7 @@ from clusterfn.packing.dependencies import ArgumentSource, JobArgument, JobPart,
 from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:
+    from clusterfn.calls.following import AgentSource
     from clusterfn.hosts.connection import Reply
 
 R = TypeVar("R")
@@ -40,25 +41,7 @@ _TAIL = 8192
 _STREAMS = (layout.STDOUT, layout.STDERR, "scheduler")
 
 
-class _ThreadFuture(concurrent.futures.Future[R]):
-    """A future that another thread than that of an event loop completes."""
-
-    def add_done_callback(self, fn: Callable[[concurrent.futures.Future[R]], object]) -> None:
-        """Call `fn(job)` once the job has ended, as in concurrent.futures.
-
-        Raises:
-            TypeError: `asyncio.wait` has called this.
-        """
-        # From Python 3.11 on, `asyncio.wait` would wait for ever: its callback has no effect in another thread.
-        if getattr(fn, "__module__", None) == "asyncio.tasks":
-            raise TypeError(
-                "asyncio.wait() takes no Jobs: write asyncio.wait([asyncio.ensure_future(job) for job in jobs]), or "
-                "await asyncio.gather(*jobs)"
-            )
-        super().add_done_callback(fn)
-
-
-class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
+class Job(concurrent.futures.Future[R], JobArgument, NotebookDisplay):
     """One call on a host.
 
     As an argument of another call on that host it means its value, which stays there; `job["loss"]` means a part of it.
@@ -75,7 +58,7 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
 
     _as_argument = "pass the value of that job: job.result()"
 
-    def __init__(self, run: JobRun, source: OutputSource) -> None:
+    def __init__(self, run: JobRun, source: AgentSource) -> None:
         super().__init__()
         self.id, self.name, self.host, self.folder = run.id, run.name, run.host, run.folder
         self._run, self._source = run, source
@@ -132,10 +115,8 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
         except HostError as error:
             if error.kind != "missing":
                 raise
-        if self.state in (PENDING, STARTING):
-            return []
-        # The job has begun in the meantime.
-        return remote_files.list_files(at.connection, at.work_folder)
+        # The job may have begun in the meantime.
+        return [] if self.state in (PENDING, STARTING) else remote_files.list_files(at.connection, at.work_folder)
 
     @public_api
     def logs(self, stream: str = "stdout") -> str:
@@ -170,7 +151,7 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
         """
         if os.getpid() != self._pid:
             return self.result()
-        return cast(R, self._source.show(self, self._run.on_interrupt))
+        return shown_to_end(self, f"{self.name} on {self.host}", self._run.on_interrupt)
 
     @public_api
     def download(self, pattern: str = "*", to: str | Path = ".") -> list[Path]:
@@ -215,19 +196,16 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
         Raises:
             ClusterfnError: The job does not run, or does not answer.
         """
-        dump = remote_state.request_stack_dump(
-            self._run.at.connection,
-            self.folder,
-            lambda waited_s: not self.done() and waited_s < (_MOMENT_S if self.state == PENDING else _ANSWER_S),
-        )
+
+        def goes_on(waited_s: float) -> bool:
+            return not self.done() and waited_s < (_MOMENT_S if self.state == PENDING else _ANSWER_S)
+
+        dump = remote_state.request_stack_dump(self._run.at.connection, self.folder, goes_on)
         if dump is None:
             not_now = self.done() or self.state == PENDING
-            raise ClusterfnError(
-                f"there are no stacks of job {self.id}: it is {self.status}",
-                host=self.host,
-                job=self.id,
-                hint="ask while it is running" if not_now else "try again; then check its machine",
-            )
+            hint = "ask while it is running" if not_now else "try again; then check its machine"
+            message = f"there are no stacks of job {self.id}: it is {self.status}"
+            raise ClusterfnError(message, host=self.host, job=self.id, hint=hint)
         return dump
 
     @public_api
@@ -270,9 +248,8 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
             Exception: What the function raised, or one of `clusterfn.errors`.
         """
         if os.getpid() != self._pid and not self.done():
-            raise RuntimeError(
-                f"job {self.id} was submitted by another process: clusterfn.attach({self.id!r}).result()"
-            )
+            how = f"clusterfn.attach({self.id!r}).result()"
+            raise RuntimeError(f"job {self.id} was submitted by another process: {how}")
         began, most = time.monotonic(), None if max_result is None else parse_memory(max_result, "max_result")
         try:
             value = super().result(_await_end(self, timeout))
@@ -291,6 +268,20 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return what `result` raises, or None, as `concurrent.futures.Future.exception`."""
         return super().exception(_await_end(self, timeout))
+
+    def add_done_callback(self, fn: Callable[[concurrent.futures.Future[R]], object]) -> None:
+        """Call `fn(job)` once the job has ended, as in concurrent.futures.
+
+        Raises:
+            TypeError: `asyncio.wait` has called this.
+        """
+        # From Python 3.11 on, `asyncio.wait` would wait for ever: its callback has no effect in another thread.
+        if getattr(fn, "__module__", None) == "asyncio.tasks":
+            raise TypeError(
+                "asyncio.wait() takes no Jobs: write asyncio.wait([asyncio.ensure_future(job) for job in jobs]), or "
+                "await asyncio.gather(*jobs)"
+            )
+        super().add_done_callback(fn)
 
     def __await__(self) -> Generator[Any, None, R]:
         # The import takes a seventh of the time of `import clusterfn`, and few calls are awaited.
@@ -327,18 +318,10 @@ class Job(_ThreadFuture[R], JobArgument, NotebookDisplay):
         usage = run.published.get("usage") or {}
         waited_s = time.monotonic() - run.submitted_at if run.sent_here else None
         elapsed_s = usage.get("wall_s") if self.done() else waited_s
-        title = f"{held_by or self.name} on {self.host}"
+        title = headline(f"{held_by or self.name} on {self.host}", self.id, self.state, "", elapsed_s, self.reason)
         use = short_usage(usage)
-        facts = [
-            *describe_request(run.asked),
-            *([f"used: {use}"] if use else []),
-            *more,
-        ]
-        return [
-            headline(title, self.id, self.state, "", elapsed_s, self.reason),
-            *(f"  {line}" for line in facts),
-            *end_of(run.tail or b""),
-        ]
+        facts = [*describe_request(run.asked), *([f"used: {use}"] if use else []), *more]
+        return [title, *(f"  {line}" for line in facts), *end_of(run.tail or b"")]
 
     def _may_change(self) -> bool:
         if not self.done() and self._run.tail is None:
@@ -376,6 +359,12 @@ def run_of(job: Job[Any]) -> JobRun:
     return job._run
 
 
+def shown_to_end(job: Job[R], where: str, on_interrupt: str = "detach") -> R:
+    """Wait for the job, show it meanwhile as `job_display.show` does, and return its value or raise its exception."""
+    job_display.show(job._run, where, on_interrupt, job._source.shown_output)
+    return job.result()
+
+
 def withdraw(job: Job[Any]) -> bool:
     """Keep the job from ever starting; return whether it was withdrawn, now or before."""
     run = job._run
@@ -398,14 +387,11 @@ def _await_end(job: Job[Any], timeout: float | None) -> float | None:
     """Wait as a Future does, and say what for unless a display shows that; return what is left of `timeout`."""
     if job.done():
         return timeout
-    began, run = time.monotonic(), run_of(job)
-
-    def describe() -> str:
-        return f"{job.id} {job.name} on {job.host} is {run.status_since}; waiting for it"
-
+    began, run = time.monotonic(), job._run
     run.hurry()
-    if not run.sink.is_shown:
-        spoken_wait.wait_for([job], describe, timeout)
+    if not run.is_shown:
+        what = f"{job.id} {job.name} on {job.host} is"
+        spoken_wait.wait_for([job], lambda: f"{what} {run.status_since}; waiting for it", timeout)
     return None if timeout is None else max(0.0, began + timeout - time.monotonic())
 
 

@@ -11,12 +11,11 @@ import logging
 import queue
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge.job_states import PENDING, SHORT
 from clusterfn.calls import leaving
-from clusterfn.calls.job import Job, run_of
 from clusterfn.display import console
 from clusterfn.display.console import STREAMS, OutputWriter
 from clusterfn.hosts import loop, spoken_wait
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from clusterfn.calls.group_state import GroupState
     from clusterfn.calls.job_run import JobRun
 
-R = TypeVar("R")
 # It passes what a job prints to a function of the stream's name and the bytes. Entered, it gives a function that waits
 # for the last of them.
 Output = Callable[[Callable[[str, bytes], Any]], AbstractContextManager[Callable[[], None]]]
@@ -34,27 +32,20 @@ _MOMENT_S = 0.5
 _quickly_prepared: set[str] = set()
 
 
-def result(job: Job[R], where: str, on_interrupt: str = "detach", output: Output | None = None) -> R:
-    """Wait for the job and show it meanwhile.
+def show(run: JobRun, where: str, on_interrupt: str, output: Output) -> None:
+    """Show a job until it has ended.
 
     Args:
-        job: It must be followed live, unless `output` is given.
         where: What to say at the start, such as "train on tensor01"; "" for nothing, where calls are many and short.
         on_interrupt: "detach" or "stop".
-        output: Where what it prints comes from, if the job itself is not followed live.
-
-    Returns:
-        The job's value.
+        output: Where what it prints comes from that its listeners do not get.
 
     Raises:
         KeyboardInterrupt: After Ctrl-C; the job continues unless it was stopped.
-        Exception: What the job raises.
     """
-    run = run_of(job)
     shown = _JobDisplay(run, where)
     try:
-        coming = output(lambda name, data: shown.queue.put((name, data))) if output else nullcontext(lambda: None)
-        with coming as await_rest:
+        with output(lambda name, data: shown.queue.put((name, data))) as await_rest:
             shown.until_done()
             await_rest()
             shown.show_rest()
@@ -67,7 +58,6 @@ def result(job: Job[R], where: str, on_interrupt: str = "detach", output: Output
         raise
     finally:
         shown.unlisten()
-    return job.result()
 
 
 class _JobDisplay(console.Status):

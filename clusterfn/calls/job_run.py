@@ -3,38 +3,24 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import functools
 import posixpath
 import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from clusterfn.bridge import layout
-from clusterfn.bridge.job_states import (
-    DIED,
-    FINAL,
-    JOB_STATES,
-    NO_SILENCE,
-    PENDING,
-    RUNNING,
-    SHORT,
-    STARTING,
-    UNKNOWN,
-    in_words,
-    seen_state,
-)
+from clusterfn.bridge import job_states, layout
+from clusterfn.bridge.job_states import PENDING, RUNNING, SHORT, STARTING, UNKNOWN, in_words
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import conclusion, liveness
 from clusterfn.calls.run import Location, Run
 from clusterfn.hosts import loop
 
 if TYPE_CHECKING:
-    from clusterfn.calls.arriving import Arriving
     from clusterfn.config.spec import Resources
-    from clusterfn.errors import ClusterfnError
-    from clusterfn.hosts.connection import Reply
     from clusterfn.hosts.transfer import Transfer
 
 Listener = Callable[[str, Any], None]
@@ -42,94 +28,11 @@ _OUTPUT = (layout.STDOUT, layout.STDERR)
 _TIMEOUT_S = 60.0
 
 
-class Ended(NamedTuple):
-    """How a run has ended.
-
-    Attributes:
-        state: The state that it comes into, if all of it can be received.
-        published: Its outcome, as its host published it; empty for a run that has none.
-        arriving: What has come of its value.
-        error: Its error, if it has no outcome.
-    """
-
-    state: str
-    published: Mapping[str, Any] = {}
-    arriving: Arriving | None = None
-    error: ClusterfnError | None = None
-
-
-class OutputSource:
-    """Where what a job prints comes from."""
-
-    def show(self, job: Any, on_interrupt: str) -> Any:
-        """Show a `Job` until it has ended: why it waits, and what it prints from its beginning; return its value."""
-        raise NotImplementedError
-
-    def watch_output(self, on_output: Callable[[str, bytes], Any]) -> Reply[bytes]:
-        """Give what the present attempt prints, from its beginning, and later ones to `on_output`, with the stream.
-
-        Returns:
-            What brings the outcome of the present attempt.
-        """
-        raise NotImplementedError
-
-
-class Sink:
-    """Who listens to a job, and what it has printed while no one did.
-
-    Args:
-        lock: Held for moments.
-    """
-
-    __slots__ = ("_listeners", "_lock", "_unheard")
-
-    def __init__(self, lock: threading.Lock) -> None:
-        self._listeners: list[Listener] = []
-        self._unheard: list[tuple[str, Any]] = []
-        self._lock = lock
-
-    @property
-    def is_shown(self) -> bool:
-        """Whether something listens, so that notes are shown."""
-        return bool(self._listeners)
-
-    def add(self, listener: Listener) -> Callable[[], None]:
-        """Pass on all that comes; return what ends this."""
-        with self._lock:
-            self._listeners.append(listener)
-            # The first listener gets what was printed before it; kept any longer, the output would grow in memory.
-            unheard, self._unheard = self._unheard, []
-        for kind, what in unheard:
-            listener(kind, what)
-
-        def unlisten() -> None:
-            with self._lock:
-                if listener in self._listeners:
-                    self._listeners.remove(listener)
-
-        return unlisten
-
-    def put(self, kind: str, what: Any) -> None:
-        """Pass it on, or keep it if it is output that no one hears yet."""
-        with self._lock:
-            listeners = list(self._listeners)
-            if not listeners and kind in _OUTPUT:
-                self._unheard.append((kind, what))
-        for listener in listeners:
-            listener(kind, what)
-
-
 class JobRun(Run):
     """The run of one job.
 
-    Args:
-        at: Where it is.
-        name: The function's name.
-
     Attributes:
         future: What ends with it; held until then, as it holds the value.
-        end: Ends that, in a thread of its own; set together with the future.
-        sink: Who listens to it.
         submitted_at: When it was sent, by the monotonic clock.
         since: When it came into its state, in seconds since 1970; None if that is not known.
         asked: What it asks for, if that is known.
@@ -155,7 +58,7 @@ class JobRun(Run):
     published: Mapping[str, Any] = {}
     tail: bytes | None = None
     shown_notes: frozenset[str] = frozenset()
-    _silence, _has_begun, _trouble = NO_SILENCE, False, ""
+    _silence, _has_begun, _trouble = job_states.NO_SILENCE, False, ""
 
     def __init__(self, at: Location, name: str) -> None:
         super().__init__(at)
@@ -163,10 +66,11 @@ class JobRun(Run):
         self.submitted_at = time.monotonic()
         self.since: float | None = time.time()
         self.future: concurrent.futures.Future[Any] | None = None
-        self.end: Callable[[JobRun, Ended], None] = _ends_nothing
-        self.sink = Sink(self.lock)
         self.settling = threading.RLock()
         self.fetched: list[Any] = []
+        self._listeners: list[Listener] = []
+        # What it has printed while no one listened.
+        self._unheard: list[tuple[str, Any]] = []
 
     def done(self) -> bool:
         """Whether it has ended."""
@@ -174,8 +78,8 @@ class JobRun(Run):
         return future is None or future.done()
 
     def _seen(self) -> tuple[str, str]:
-        """Return state and reason, as far as its heartbeat lets them be believed."""
-        return self._now if self.done() else seen_state(*self._now, self._silence.lasts_s)
+        # Its heartbeat decides how far they can be believed.
+        return self._now if self.done() else job_states.seen_state(*self._now, self._silence.lasts_s)
 
     @property
     def state(self) -> str:
@@ -238,22 +142,36 @@ class JobRun(Run):
         if not self.withdraw():
             self.at.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
             self.queue.leave()
-            _end_if_stuck(self)
+            look = functools.partial(liveness.look_until_it_ends, self)
+            is_over, on_left = lambda: self.has_outcome, lambda left: self.set_state(self.state, left)
+            loop.begin(conclusion.end_if_stuck(self.queue, is_over, on_left, look))
         self.is_stopping = True
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener(kind, what)` at every change: "state" with it, "stdout" and "stderr" with bytes, "done".
+        """Call `listener(kind, what)` at every change; return what ends this.
 
-        "note" comes with a sentence of ours.
-        "connection" comes with why the host is not connected, and with "" once it is again.
-
-        Returns:
-            What ends this.
+        "state" comes with it, "stdout" and "stderr" with bytes, "note" with a sentence of ours, "done" with None,
+        "connection" with why the host is not connected, and with "" once it is again.
         """
-        unlisten = self.sink.add(listener)
+        with self.lock:
+            self._listeners.append(listener)
+            # The first listener gets what was printed before it; kept any longer, the output would grow in memory.
+            unheard, self._unheard = self._unheard, []
+        for kind, what in unheard:
+            listener(kind, what)
         if self.done():
             listener("done", None)
+
+        def unlisten() -> None:
+            with self.lock, contextlib.suppress(ValueError):
+                self._listeners.remove(listener)
+
         return unlisten
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether something listens, so that notes are shown."""
+        return bool(self._listeners)
 
     # what follows it says
 
@@ -264,7 +182,12 @@ class JobRun(Run):
         if kind == "note":
             self.shown_notes |= {what}
             what = in_one_line(what)
-        self.sink.put(kind, what)
+        with self.lock:
+            listeners = list(self._listeners)
+            if not listeners and kind in _OUTPUT:
+                self._unheard.append((kind, what))
+        for listener in listeners:
+            listener(kind, what)
 
     def set_state(self, state: str, reason: str = "", since: float | None = None) -> None:
         if self.done():
@@ -287,12 +210,11 @@ class JobRun(Run):
 
     def step(self, state: str, reason: str, since: float | None = None) -> None:
         """Take a step that the table of states allows."""
-        if state not in JOB_STATES[self._now[0]][0]:
-            return
-        if state != self._now[0] or since is not None:
-            self.since = since or time.time()
-        self._now = (state, in_one_line(reason))
-        self.tell("state", state)
+        if state in job_states.JOB_STATES[self._now[0]][0]:
+            if state != self._now[0] or since is not None:
+                self.since = since or time.time()
+            self._now = (state, in_one_line(reason))
+            self.tell("state", state)
 
     def note_silence(self) -> None:
         self._silence = self._silence.noticed()
@@ -304,10 +226,6 @@ class JobRun(Run):
             self.tell("note", f"{self.id[:SHORT]} has {where}")
         self.set_state(self.state, where)
 
-    def note_retry(self, message: str) -> None:
-        self.tell("note", message)
-        self.set_state(STARTING, message)
-
     def show_transfer(self, transfer: Transfer) -> None:
         self.transfer = transfer
         self.tell("state", self.state)
@@ -316,24 +234,3 @@ class JobRun(Run):
         if trouble != self._trouble:
             self._trouble = trouble
             self.tell("connection", trouble)
-
-    def settle(self, published: Mapping[str, Any], arriving: Arriving | None) -> None:
-        self.end(self, Ended(FINAL.get(published["kind"], DIED), published, arriving))
-
-    def fail(self, error: ClusterfnError, kind: str = "") -> None:
-        self.end(self, Ended(FINAL.get(kind, DIED), error=error))
-
-    def lose(self, error: ClusterfnError) -> None:
-        self.end(self, Ended(UNKNOWN, error=error))
-
-
-def _ends_nothing(run: JobRun, ended: Ended) -> None:
-    """It has no future yet."""
-
-
-def _end_if_stuck(run: JobRun) -> None:
-    """Have it ended if it does not end itself."""
-    look = functools.partial(liveness.look_until_it_ends, run)
-    loop.begin(
-        conclusion.end_if_stuck(run.queue, lambda: run.has_outcome, lambda left: run.set_state(run.state, left), look)
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -14,12 +13,12 @@ from clusterfn.calls.job import Job
 from clusterfn.calls.job_run import JobRun
 from clusterfn.calls.queue_place import is_from_host
 from clusterfn.calls.run import Location
-from clusterfn.calls.submission_line import PendingSubmission, Started, WaitingJob
+from clusterfn.calls.submission_line import Started, WaitingJob
 from clusterfn.errors import Cancelled, ClusterfnError, DependencyFailed, HostError
 from clusterfn.hosts import loop
 from clusterfn.hosts.scheduler_watch import UNREACHABLE, Seen, Silent
 from clusterfn.scheduler import base
-from clusterfn.scheduler.base import JobState, SchedulerVerdict
+from clusterfn.scheduler.base import SchedulerVerdict
 
 if TYPE_CHECKING:
     from clusterfn.config.spec import ResultPolicy
@@ -28,19 +27,7 @@ if TYPE_CHECKING:
 
 
 class Tracker(WaitingJob):
-    """Follows one job.
-
-    Args:
-        host: Its host.
-        job_id: Its id.
-        name: The function's name.
-        live: Whether what it prints is followed.
-        bridge, results: See `Location`.
-
-    Attributes:
-        run: The job's.
-        source: Where what it prints comes from.
-    """
+    """Follows one job; see `AgentSource` for `live`, and `Location` for the last two."""
 
     _is_started = _is_wanted = False
     # The connection by which it was sent, if it waits for its turn to be followed.
@@ -62,11 +49,7 @@ class Tracker(WaitingJob):
         return Job(self.run, self.source)
 
     def follow(self, in_turn: bool = False) -> None:
-        """Follow it from its first attempt on. Does not wait.
-
-        Args:
-            in_turn: Only once it is one of its host's oldest, begins, or is waited for.
-        """
+        """Follow it from its first attempt on; in turn: once it is one of the oldest, begins, or is waited for."""
         if in_turn and not self._is_wanted:
             self._through = self.host.connection
             if not self.host.follow_window.enter(self):
@@ -78,7 +61,6 @@ class Tracker(WaitingJob):
         loop.call(self._watch_heartbeat)
 
     def _skip_turn(self) -> None:
-        """Follow it at once, if it waits for its turn to be followed: it begins, ends, or is asked about."""
         self._is_wanted = True
         if self._through is not None and self.host.follow_window.hurry(self):
             loop.begin(self._take_turn())
@@ -132,22 +114,17 @@ class Tracker(WaitingJob):
         if at.doubt is not started.doubt:
             at.doubt = started.doubt
         queue.note_acceptance()
-        # The outcome came together with this answer.
-        if self.run.is_closed:
-            return
-        self._is_started = True
-        if self.host.scheduler.knows_all:
-            self.queued()
-        loop.call(self._watch_heartbeat)
+        # The outcome may have come together with this answer.
+        if not self.run.is_closed:
+            self._is_started = True
+            if self.host.scheduler.knows_all:
+                self.queued()
+            loop.call(self._watch_heartbeat)
 
     def refused_for_now(self, reason: str) -> None:
         """Show why it is not in the scheduler's queue yet; its time in the queue counts from its submission here."""
         self.run.queue.note_refusal(reason)
         self._show_waiting()
-
-    @property
-    def refusal_note(self) -> str:
-        return self.run.queue.refusal_note
 
     def queued(self) -> None:
         """Watch it in the scheduler's queue, unless its outcome has come."""
@@ -158,11 +135,7 @@ class Tracker(WaitingJob):
         self.host.watch.add(self.run.at.scheduler_name, self.on_scheduler, time_s)
 
     def attach(self, claim: bytes, started: bytes) -> None:
-        """Follow a job that another process sent, from its first attempt on.
-
-        Args:
-            claim, started: What these files of the job hold; b"" for one that does not exist.
-        """
+        """Follow a job that another process sent, of which these files are known; b"" for one that does not exist."""
         submission = claim.decode("ascii", "replace").strip()
         self.follow()
         self.taken(Started(submission or _script_id(started.decode("utf-8", "replace"))))
@@ -190,16 +163,12 @@ class Tracker(WaitingJob):
             if run.state == PENDING and seen.phase == base.PENDING:
                 run.queue.queue_reason = run.queue.reason_in_queue(seen)
                 self._show_waiting()
-            self._look_whether_suspended(seen)
+            # The job's supervisor may not have been able to say that the scheduler has stopped it.
+            if seen.suspended and run.state in (STARTING, RUNNING):
+                run.set_state(SUSPENDED, seen.suspended)
+            elif not seen.suspended and run.state == SUSPENDED and seen.phase == base.RUNNING:
+                run.set_state(RUNNING)
         liveness.scheduler_said(run, seen)
-
-    def _look_whether_suspended(self, seen: JobState) -> None:
-        """Take from the scheduler that it has stopped the job, whose supervisor may not have been able to say so."""
-        run, why = self.run, seen.suspended
-        if why and run.state in (STARTING, RUNNING):
-            run.set_state(SUSPENDED, why)
-        elif not why and run.state == SUSPENDED and seen.phase == base.RUNNING:
-            run.set_state(RUNNING)
 
     def _show_waiting(self) -> None:
         if self.run.state == PENDING and not self.run.is_closed:
@@ -217,9 +186,8 @@ class Tracker(WaitingJob):
         loop.begin(self._conclude_when_answered(verdict))
 
     async def _conclude_when_answered(self, verdict: SchedulerVerdict) -> None:
-        """Conclude it once its submission is answered: a scheduler cannot cancel what it does not know yet."""
-        for starting in list(self.run.queue.starting.values()):
-            await asyncio.wrap_future(starting)
+        # A scheduler cannot cancel what it does not know yet.
+        await self.run.queue.answered()
         liveness.conclude_and_cancel(self.run, verdict)
 
     def _leave(self) -> None:
@@ -229,9 +197,8 @@ class Tracker(WaitingJob):
                 loop.begin(tracker._take_turn())
         self.run.queue.stop_waiting()
         for submission in self.run.queue.submissions:
-            if not isinstance(submission, PendingSubmission):
-                # The host has not started its script yet, and need not.
-                submission.cancel()
+            # The host has not started its script yet, and need not.
+            submission.cancel()
 
 
 def _script_id(started: str) -> str:

@@ -1,14 +1,11 @@
 """Notices that a job or elements of a group died without an outcome, and has the host publish one.
 
-Reasons are a killed node, a restarted host, an impossible request.
+Reasons are a killed node, a restarted host, an impossible request. A job is given up only on two signs. The scheduler
+(or the process table) says that it is gone, and its heartbeat has stopped or never began. Even then the host publishes
+the outcome, by the same link as the job itself would, or finds that the job has published its own.
 
-A job is given up only on two signs. The scheduler (or the process table) says that it is gone, and its heartbeat has
-stopped or never began. Even then the host publishes the outcome, by the same link as the job itself would, or finds
-that the job has published its own.
-
-The functions weigh the signs of one run, which its `Heartbeat` keeps. `SilentJobs` asks a host about all of its jobs
-whose heartbeat has stopped, in one question at a time; a host that is slow to answer is asked no more for it. The
-conversations with the host run in the loop of `clusterfn.hosts.loop`.
+The functions weigh the signs of one run, which its `Heartbeat` keeps. The conversations with the host run in the loop
+of `clusterfn.hosts.loop`.
 """
 
 from __future__ import annotations
@@ -70,7 +67,7 @@ def scheduler_said(run: Run, seen: JobState | None) -> None:
     heartbeat = run.heartbeat
     was_silent, heartbeat.is_silent = heartbeat.is_silent, False
     if was_silent and (seen is None or seen.phase != RUNNING):
-        _ask(run)
+        ask(run)
     looks = heartbeat.looks = heartbeat.looks or LookCounter()
     verdict = looks.count(seen, run.host)
     # The comparison is exact, so that later looks do not conclude the job again.
@@ -90,7 +87,7 @@ async def process_ended(run: Run, after_s: float = 0.0) -> None:
     try:
         # None is no answer, and nothing is concluded from that.
         if await _has_begun(run) is False:
-            _ask(run)
+            ask(run)
     finally:
         run.heartbeat.is_looking = False
 
@@ -98,23 +95,22 @@ async def process_ended(run: Run, after_s: float = 0.0) -> None:
 async def _has_begun(run: Run) -> bool | None:
     """Ask for its heartbeat; None if the host gives no answer: then the next missed heartbeat asks again."""
     try:
-        (begun,) = await run.at.connection.have([run.at.path(layout.HEARTBEAT)])
+        return (await run.at.connection.have([run.at.path(layout.HEARTBEAT)]))[0]
     except (ClusterfnError, concurrent.futures.CancelledError):
         return None
-    return begun
 
 
 async def look_until_it_begins(run: Run) -> None:
     """Ask again and again until the job begins: another process submits it, and does not report how that went."""
     while not run.is_closed and await _has_begun(run) is False:
-        _ask(run)
+        ask(run)
         await asyncio.sleep(_BEGIN_S)
 
 
 async def look_until_it_ends(run: Run) -> None:
     """Ask a few times whether it is gone: its scheduler was asked to kill it."""
     for _ in range(_ENDS_TIMES):
-        _ask(run)
+        ask(run)
         await asyncio.sleep(_ENDS_S)
 
 
@@ -136,27 +132,23 @@ def _note_silence(run: Run) -> None:
     elif now >= heartbeat.ask_from:
         # Only a scheduler's controller is spared: the host itself can be asked about its processes at any time.
         heartbeat.ask_from = now + _EVIDENCE_S if host.scheduler.has_nodes else 0.0
-        _ask(run)
+        ask(run)
 
 
-def _ask(run: Run) -> None:
-    """Have the host asked about it, together with others."""
+def ask(run: Run) -> None:
+    """Have the host asked about it, together with others, after the question that is open now; from any thread."""
     if not run.is_closed:
-        of_host(run.at.host).ask(run)
+        loop.call(_of_hosts.setdefault(run.at.host, SilentJobs()).add, run)
 
 
 class SilentJobs:
-    """The silent jobs of one host."""
+    """The silent jobs of one host, asked about in one question at a time: a slow one is asked no more for them."""
 
     def __init__(self) -> None:
         self._waiting: dict[Run, None] = {}
         self._is_asking = False
 
-    def ask(self, run: Run) -> None:
-        """Ask about it, after the question that is open now. Any thread may call this."""
-        loop.call(self._add, run)
-
-    def _add(self, run: Run) -> None:
+    def add(self, run: Run) -> None:
         self._waiting[run] = None
         if not self._is_asking:
             self._is_asking = True
@@ -193,10 +185,9 @@ class SilentJobs:
         await asyncio.gather(*(_conclude_each(host, left) for _ in range(min(_CONCLUDED_AT_ONCE, len(left)))))
 
     async def _ask_later(self, silent: list[Run]) -> None:
-        """Ask again about jobs of which nothing else may say that they are gone."""
         await asyncio.sleep(AGAIN_S)
         for run in silent:
-            self.ask(run)
+            self.add(run)
 
 
 def _most(host: HostState) -> int:
@@ -204,24 +195,22 @@ def _most(host: HostState) -> int:
 
 
 async def _read_claims(host: HostState, silent: list[Run]) -> list[tuple[Run, str]]:
-    """Return the jobs that a submission has claimed, with it: others of these have long ended."""
+    """Return the jobs of which a submission is known, with it: others of these have long ended, or never began."""
     claims = [posixpath.join(run.folder, layout.CLAIM) for run in silent]
     # With a second file, grep begins each line with the name of the file, even for a single claim.
     read = await host.connection.run(["grep", "-s", "", *claims, "/dev/null"])
     lines = read.out.decode("utf-8", "surrogateescape").splitlines()
     pairs = (line.rpartition(f"/{layout.CLAIM}:") for line in lines)
     by_folder = {folder: claim.strip() for folder, _, claim in pairs}
-    submissions = [(run, _submission_of(run, by_folder.get(run.folder, ""))) for run in silent]
-    return [(run, submission) for run, submission in submissions if submission]
-
-
-def _submission_of(run: Run, claim: str) -> str:
-    """Return the submission to ask about, "" if there is none; `claim` is what the claim of the job holds, if any."""
-    submission = claim or run.at.scheduler_id
-    run.at.scheduler_id = run.at.scheduler_id or submission
-    if not submission and not run.is_closed:
-        loop.begin(_conclude_unseen(run))
-    return submission
+    claimed = []
+    for run in silent:
+        submission = by_folder.get(run.folder) or run.at.scheduler_id
+        run.at.scheduler_id = run.at.scheduler_id or submission
+        if submission:
+            claimed.append((run, submission))
+        elif not run.is_closed:
+            loop.begin(_conclude_unseen(run))
+    return claimed
 
 
 async def _conclude_unseen(run: Run) -> None:
@@ -229,18 +218,16 @@ async def _conclude_unseen(run: Run) -> None:
     at, message = run.at, "the scheduler does not know the job, and it never started"
     try:
         if at.host.scheduler.knows_all:
-            if await conclusion.is_refused_elsewhere(at.connection, at.folder):
-                return
+            may_begin = await conclusion.is_refused_elsewhere(at.connection, at.folder)
         else:
             spec, message = posixpath.join(at.folder, layout.SPEC), "the job was sent but never started"
-            if not (await at.connection.run(["find", spec, "-mmin", "+1"])).out:
-                # A younger job may be about to start.
-                return
-            # So may one that waits in the agent of another program.
-            if await conclusion.may_start_later(at.host):
-                return
+            is_old = bool((await at.connection.run(["find", spec, "-mmin", "+1"])).out)
+            # A younger job may be about to start, and so may one that waits in the agent of another program.
+            may_begin = not is_old or await conclusion.may_start_later(at.host)
     except (ClusterfnError, concurrent.futures.CancelledError):
         # The next missed heartbeat asks again.
+        return
+    if may_begin:
         return
     verdict = SchedulerVerdict(layout.LOST, message, hint="call the function again", stage="submit", withdraw=True)
     await conclude_or_give_up(run, verdict)
@@ -251,13 +238,11 @@ async def _ask_scheduler(host: HostState, claimed: list[tuple[Run, str]]) -> lis
     scheduler, ids = host.scheduler, [submission for _, submission in claimed]
     answer = await host.connection.run(scheduler.evidence_command(*ids), unset=scheduler.unset)
     output = (answer.out + answer.err).decode("utf-8", "replace")
+    dead = [(run, submission, output) for run, submission in claimed]
     # Where one question covers many jobs, the answer alone shows that most of them live. An answer about a single job
     # may need its log.
-    together = _most(host) > 1
     return [
-        (run, submission, output)
-        for run, submission in claimed
-        if not together or conclusion.explain(run.at, output, "", submission) is not None
+        gone for gone in dead if _most(host) == 1 or conclusion.explain(gone[0].at, output, "", gone[1]) is not None
     ]
 
 
@@ -280,30 +265,17 @@ async def _conclude_each(host: HostState, dead: collections.deque[tuple[Run, str
 _of_hosts: weakref.WeakKeyDictionary[HostState, SilentJobs] = weakref.WeakKeyDictionary()
 
 
-def of_host(host: HostState) -> SilentJobs:
-    return _of_hosts.setdefault(host, SilentJobs())
-
-
 def conclude_and_cancel(run: Run, verdict: SchedulerVerdict) -> None:
-    """Have this published, and the job taken out of the queue; if it has begun meanwhile it continues.
-
-    Does nothing while the host has not answered that before: each look at its scheduler may ask for it.
-    """
+    """Have this published, and the job taken out of the queue; if it has begun meanwhile it continues."""
     # The outcome of the job may end the program, and the scheduler must be asked before that.
     exit_flush.await_at_exit(loop.start(_conclude_and_cancel(run, verdict)))
 
 
 async def _conclude_and_cancel(run: Run, verdict: SchedulerVerdict) -> None:
-    if run.heartbeat.is_cancelling:
-        return
-    run.heartbeat.is_cancelling = True
-    try:
-        published = await conclude_or_give_up(run, verdict)
-        has_begun = published is None or published.get("attempt", "") is None
-        if not has_begun:
-            run.queue.cancel()
-    finally:
-        run.heartbeat.is_cancelling = False
+    published = await conclude_or_give_up(run, verdict)
+    has_begun = published is None or published.get("attempt", "") is None
+    if not has_begun:
+        run.queue.cancel()
 
 
 async def conclude_or_give_up(run: Run, verdict: SchedulerVerdict) -> Mapping[str, Any] | None:
@@ -329,8 +301,7 @@ async def conclude_or_give_up(run: Run, verdict: SchedulerVerdict) -> Mapping[st
 
 async def _retry_or_give_up(run: Run, error: ClusterfnError) -> None:
     pauses_s = layout.ROOM_PAUSES_S if isinstance(error, HostDiskFull) else (0.0,)
-    run.heartbeat.failed += 1
-    failed = run.heartbeat.failed
+    failed = run.heartbeat.failed = run.heartbeat.failed + 1
     if run.is_closed or failed > len(pauses_s) + 1:
         return
     if failed <= len(pauses_s):

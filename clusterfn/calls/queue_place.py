@@ -8,7 +8,7 @@ import os
 import posixpath
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.calls.submission_line import PendingSubmission, Started, WaitingJob
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from clusterfn.packing.dependencies import Reference
     from clusterfn.scheduler.base import JobState, Submission
 
+S = TypeVar("S", bound=Reply[Any])
 _TIMEOUT_S = 60.0
 _DROP_S = 15.0
 # Most hosts and schedulers take a job sooner, so that no note about it is needed.
@@ -34,15 +35,9 @@ TAKES_S = 3.0
 class QueuePlace:
     """What is sent for one job or group, its submissions, and why it waits.
 
-    Args:
-        host: The host.
-        folder: The job's or the group's on the host.
-        scheduler_name: Its name in the scheduler's queue.
-
     Attributes:
-        sending: All that is sent for it, if this process does so.
         laid_out: The answer to the sending of its folder, if this process has sent it.
-        starting: By the requests that start it and are not answered yet, what sees these through.
+        starting: The requests that start it and are not answered yet, in their order.
         queue_reason, other_reason: Why it waits for its turn, and what it waits for in addition; "" for nothing.
         inputs: The jobs whose values it takes, as far as this process knows them.
         is_refused: Whether the scheduler does not take it for now.
@@ -58,11 +53,15 @@ class QueuePlace:
         self.host, self.folder, self.scheduler_name = host, folder, scheduler_name
         self.sending: Sending | None = None
         self.laid_out: Reply[bool] | None = None
-        self.starting: dict[Reply[Any], concurrent.futures.Future[None]] = {}
-        self.queue_reason = ""
-        self.other_reason = ""
+        self.starting: dict[Reply[Any], None] = {}
+        self.queue_reason = self.other_reason = ""
         self.inputs: Sequence[Reference] = ()
         self.is_refused = False
+
+    @property
+    def note(self) -> str:
+        """The file on the host by which others know that it waits in this program."""
+        return posixpath.join(self.folder, layout.REFUSED)
 
     @property
     def waiting_reason(self) -> str:
@@ -80,54 +79,49 @@ class QueuePlace:
     @property
     def waits_here(self) -> bool:
         """Whether its scheduler does not take it for now, so that it waits in this program to be submitted."""
-        return self.is_refused and not all(submission.done() for submission in self.submissions)
+        return self.is_refused and bool(self.starting)
 
     @property
     def submissions(self) -> list[Reply[Any]]:
-        """The requests that start it, and are not answered yet."""
+        # A copy, because another thread may take answers.
         return list(self.starting)
-
-    @property
-    def refusal_note(self) -> str:
-        """The file on the host by which others know that it waits in this program; "" if it does not."""
-        return posixpath.join(self.folder, layout.REFUSED) if self.waits_here else ""
 
     def submit(self, request: Submission, after: Sequence[Reply[Any]], job: WaitingJob) -> None:
         """Submit to the scheduler, or spawn on a host without one, once `after` has succeeded. Does not wait.
 
         A script may end right after this: Python waits at its exit until the host has answered.
         """
-        if request.do == "spawn":
-            template = request.template and request.template._asdict()
-            spawned = self.host.connection.spawn(
-                request.argv, request.cwd, request.log, unset=request.unset, after=after, template=template
-            )
-            exit_flush.await_at_exit(self.see_through(spawned, job))
+        if request.do != "spawn":
+            self.expect(PendingSubmission(self.host, request, after, job, self.note)).start()
             return
-        submission = PendingSubmission(self.host, request, after, job)
-        submission.start()
-        self.see_through(submission, job)
+        template = request.template and request.template._asdict()
+        spawned = self.host.connection.spawn(
+            request.argv, request.cwd, request.log, unset=request.unset, after=after, template=template
+        )
+        exit_flush.await_at_exit(loop.start(self._see_spawned(self.expect(spawned), job)))
 
-    def see_through(self, submission: Reply[Any], job: WaitingJob) -> concurrent.futures.Future[None]:
-        """Tell the job what becomes of what was submitted for it: its start, or why not, and the end of its script."""
-        starting = self.starting[submission] = loop.start(self._see_started(submission, job))
-        # A program may have 100,000 waiting jobs, so what is answered is not kept; it may be answered already.
-        starting.add_done_callback(lambda _: self.starting.pop(submission, None))
-        return starting
+    def expect(self, submission: S) -> S:
+        """Remember this request that starts it until it is answered: a program may have 100,000 waiting jobs."""
+        self.starting[submission] = None
+        submission.future.add_done_callback(lambda _: self.starting.pop(submission, None))
+        return submission
 
-    async def _see_started(self, submission: Reply[Any], job: WaitingJob) -> None:
+    async def answered(self) -> None:
+        """Await the answers to the requests that start it; its job is told what they are."""
+        for submission in self.submissions:
+            await submission.error()
+
+    async def _see_spawned(self, spawned: SpawnReply, job: WaitingJob) -> None:
+        """Tell the job that its script was started, or why not."""
         try:
-            answer = await submission
-            # A submission to a scheduler has told its job itself, or was withdrawn.
-            if not isinstance(submission, SpawnReply):
-                return
+            answer = await spawned
             started = Started(self.host.scheduler.submitted(Answer(pid=answer.pid, starttime=answer.starttime)))
         except (ClusterfnError, concurrent.futures.CancelledError) as error:
             # It was refused, or not all that it needs has arrived.
             job.refused(error)
             return
         job.taken(started)
-        loop.begin(self._see_script(submission, job))
+        loop.begin(self._see_script(spawned, job))
 
     async def _see_script(self, spawned: SpawnReply, job: WaitingJob) -> None:
         """Await the end of a script that was spawned."""
@@ -145,19 +139,18 @@ class QueuePlace:
 
     def note_refusal(self, reason: str) -> None:
         """Say on the host why it is not in the queue, for others who look for it there."""
-        self.queue_reason = reason
-        self.is_refused = True
+        self.queue_reason, self.is_refused = reason, True
         # Without this order the note could be the only file in the folder of the job.
         after = [self.laid_out] if self.laid_out is not None else []
         with contextlib.suppress(HostError):
-            self.host.connection.put(posixpath.join(self.folder, layout.REFUSED), reason.encode(), after=after)
+            self.host.connection.put(self.note, reason.encode(), after=after)
 
     def note_acceptance(self) -> None:
         """Take the note back, as the scheduler has it now."""
         if self.is_refused:
             self.is_refused, self.queue_reason = False, ""
             # Other programs believe the note, so it must go as soon as the scheduler has the job.
-            self.host.connection.run(["rm", "-f", posixpath.join(self.folder, layout.REFUSED)])
+            self.host.connection.run(["rm", "-f", self.note])
 
     def refusal(self, error: BaseException, what: str) -> ClusterfnError:
         """Return the error of what was not started, with its place; `Cancelled` if it was stopped while it was sent."""
@@ -190,21 +183,16 @@ class QueuePlace:
         self.withdraw_submissions()
 
     def await_submissions(self) -> None:
-        """Submit nothing again, and wait for answers that are due: a scheduler cannot cancel what it does not know.
-
-        A host without a scheduler may still have hundreds of jobs to start, so only the folder is awaited. A job that
-        has an outcome there is not started.
-        """
+        """Submit nothing again, and wait for answers that are due: a scheduler cannot cancel what it does not know."""
         # Another thread forgets the request once the host has answered.
-        laid_out = self.laid_out
-        if laid_out is not None:
+        if (laid_out := self.laid_out) is not None:
             laid_out.exception(_TIMEOUT_S)
+        # Others may still have hundreds of jobs to start. A job that has an outcome there is not started.
         if not self.host.scheduler.has_nodes:
             return
         self.withdraw_submissions()
         what = f"waiting for {self.host.settings.name} to answer the submission of {self.scheduler_name}"
-        for starting in list(self.starting.values()):
-            loop.result(starting, what, _TIMEOUT_S)
+        loop.result(loop.start(self.answered()), what, _TIMEOUT_S)
 
     def open_requests(self) -> list[Reply[Any]]:
         """Return the requests after which its folder is on the host, and its scheduler knows it."""
@@ -213,17 +201,12 @@ class QueuePlace:
         return [request for request in sent if request is not None and not request.done()]
 
     def unanswered(self, since: float) -> str:
-        """Say who has not taken or started it yet, if it was sent longer ago than a moment; "" otherwise.
-
-        Args:
-            since: When it was sent, by the monotonic clock.
-        """
-        silent_s, rules, host = time.monotonic() - since, self.host.scheduler_rules, self.host.settings.name
-        if silent_s < TAKES_S or self.is_refused:
-            return ""
+        """Say who has not taken or started it yet, if it was sent longer ago than a moment; "" otherwise."""
+        silent_s, host = time.monotonic() - since, self.host.settings.name
         is_there = self.laid_out is None or self.laid_out.done()
-        if is_there and all(submission.done() for submission in self.submissions):
+        if silent_s < TAKES_S or self.is_refused or (is_there and not self.starting):
             return ""
+        rules = self.host.scheduler_rules
         if is_there and not rules.has_nodes:
             # Few jobs begin there at a time.
             return f"{host} has not started it for {silent_s:.0f} s"
@@ -232,23 +215,15 @@ class QueuePlace:
     def cancel(self) -> Reply[Completed] | None:
         """Take it out of the scheduler's queue, or have it send its signal; does not wait."""
         argv = self.host.scheduler.cancel_command(self.scheduler_name)
-        if not argv:
-            return None
-        reply = self.run(argv)
-        exit_flush.await_at_exit(reply)
+        reply = self.run(argv) if argv else None
+        if reply is not None:
+            exit_flush.await_at_exit(reply)
         return reply
 
     def leave(self) -> None:
-        """Take it out of the queue, and wait for that: a program that ends now must leave no waiting job.
-
-        Raises:
-            SubmitError: The scheduler has not removed it.
-        """
+        """Take it out of the queue, and wait for that: a program that ends now must leave no waiting job."""
         reply = self.cancel()
-        if reply is None:
-            return
-        answer = reply.result(_TIMEOUT_S)
-        if answer.rc != 0:
+        if reply is not None and (answer := reply.result(_TIMEOUT_S)).rc != 0:
             raise SubmitError(
                 "the job will not run, but its scheduler did not remove it from the queue",
                 host=self.host.settings.name,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.job_states import PENDING
+from clusterfn.bridge.job_states import DIED, FINAL, PENDING, UNKNOWN
 from clusterfn.calls import outcome
 from clusterfn.calls.queue_place import QueuePlace
 from clusterfn.errors import ClusterfnError, HostDiskFull, SubmitError
@@ -30,15 +30,10 @@ class Location:
     """Where a run is on its host, under which names, and what is accepted of its value.
 
     Args:
-        host: Its host.
-        job_id: Its id, for messages.
-        folder: Its own on the host.
-        scheduler_name: Its name in the scheduler's queue.
         bridge: The folder of the bridge that it was sent with; "" for this version's.
-        results: What is accepted of its value; None for what the host's keys say.
+        results: None for what the host's keys say.
 
     Attributes:
-        attempt: The present attempt.
         keeps: Whether its value stays on the host until it is asked for.
         scheduler_id: Its id in the scheduler's queue, or its process; "" if that is not known.
         doubt: What the scheduler said at a submission that may have succeeded all the same; None otherwise.
@@ -76,17 +71,13 @@ class Location:
         return outcome.JobLocation(self.host.settings.name, self.id, self.folder, self.results)
 
     @property
-    def attempt_folder(self) -> str:
-        return layout.attempt_dir(self.folder, self.attempt)
-
-    @property
     def work_folder(self) -> str:
         """Where the function runs, unless `cwd` says otherwise."""
-        return posixpath.join(self.attempt_folder, layout.WORK)
+        return self.path(layout.WORK)
 
     def path(self, name: str) -> str:
         """Return a file of the present attempt."""
-        return posixpath.join(self.attempt_folder, name)
+        return posixpath.join(layout.attempt_dir(self.folder, self.attempt), name)
 
     def log_path(self, stream: str) -> str:
         """Return a file of the present attempt, such as stdout, or the log of the scheduler."""
@@ -96,16 +87,14 @@ class Location:
 class Heartbeat:
     """What is known of a run's heartbeat, and of the looks at its scheduler. `liveness` weighs it."""
 
-    __slots__ = ("ask_from", "failed", "is_cancelling", "is_listed", "is_looking", "is_silent", "looks", "watch")
+    __slots__ = ("ask_from", "failed", "is_listed", "is_looking", "is_silent", "looks", "watch")
 
     def __init__(self) -> None:
         self.watch: Reply[None] | None = None
         self.looks: LookCounter | None = None
         # Whether each look at the scheduler is reported, with what it says of this run alone.
         self.is_listed = False
-        self.is_looking = False
-        self.is_silent = False
-        self.is_cancelling = False
+        self.is_looking = self.is_silent = False
         self.ask_from = 0.0
         # How often the host could not conclude it.
         self.failed = 0
@@ -114,16 +103,11 @@ class Heartbeat:
 class Run:
     """One job, call or element that is followed on its host. This base class ignores what is reported to it.
 
-    Args:
-        at: Where it is.
-
     Attributes:
-        id, host, folder: As of its job, for messages.
-        queue: Its place in the queue of its host.
-        heartbeat: What is known of its heartbeat.
         has_outcome: Whether its final outcome has come.
         is_closed: Whether it is not followed any more: reports that come late change nothing.
         at_close: Called, in this order, when that begins.
+        end: Ends what its user has, as `settling.end`. Does not wait.
         lock: Held for moments only, in which nothing is waited for.
         hurry: Follows it at once, if it waits for its turn to be followed: it begins, ends, or is asked about.
     """
@@ -140,16 +124,15 @@ class Run:
         self.heartbeat = Heartbeat()
         self.lock = threading.Lock()
         self.at_close: list[Callable[[], object]] = []
+        self.end: Callable[..., object] = _nothing
         self.hurry: Callable[[], object] = _nothing
 
     @property
     def state(self) -> str:
-        """As `Job.state`."""
         return self._now[0]
 
     @property
     def reason(self) -> str:
-        """Why it is in that state."""
         return self._now[1]
 
     def set_state(self, state: str, reason: str = "", since: float | None = None) -> None:
@@ -164,9 +147,6 @@ class Run:
     def note_quiet(self, why: str, item: str = "") -> None:
         """Record, in words, that it has made no progress for long; "" once it makes progress again."""
 
-    def note_retry(self, message: str) -> None:
-        """Show that an attempt failed for a transient cause, and another begins."""
-
     def note_requeue(self) -> None:
         """Take note that it waits in the scheduler's queue again."""
 
@@ -177,17 +157,16 @@ class Run:
         """Show why nothing is received from its host; "" once that is connected again."""
 
     def settle(self, published: Mapping[str, Any], arriving: Arriving | None) -> None:
-        """End it with its outcome, and what has come of its value. Does not wait."""
+        """End it with its outcome, and what has come of its value."""
+        self.end(self, FINAL.get(published["kind"], DIED), published, arriving)
 
     def fail(self, error: ClusterfnError, kind: str = "") -> None:
-        """End it with the error of a job that was not accepted, or whose outcome cannot be read. Does not wait.
-
-        Args:
-            kind: Of the outcome, if only the value cannot be received, for example because it does not fit here.
-        """
+        """End it with the error of a job that was not accepted, or an outcome of that kind that cannot be received."""
+        self.end(self, FINAL.get(kind, DIED), error)
 
     def lose(self, error: ClusterfnError) -> None:
-        """End it with the error after which nothing more can be received; the job may continue. Does not wait."""
+        """End it with the error after which nothing more can be received; the job may continue."""
+        self.end(self, UNKNOWN, error)
 
     def give_up(self, error: ClusterfnError) -> None:
         """End it: the host cannot conclude it, having no disk space to publish why, or has lost its files."""
@@ -208,5 +187,5 @@ class Run:
             stop()
 
 
-def _nothing() -> None:
-    """It does not wait for its turn."""
+def _nothing(*_: object) -> None:
+    """Nothing is to be done."""

@@ -20,7 +20,7 @@ from clusterfn.hosts import exit_flush, remote_files
 from clusterfn.hosts.transfer import Transfer
 
 if TYPE_CHECKING:
-    from clusterfn.calls.job_run import Ended, JobRun
+    from clusterfn.calls.job_run import JobRun
 
 # The result in place of a value that stays on the host.
 ON_HOST: Any = object()
@@ -45,30 +45,34 @@ def usage(run: JobRun) -> Mapping[str, Any]:
     return usage if isinstance(usage, dict) and outcome.is_usage(usage) else {}
 
 
-def end(run: JobRun, ended: Ended) -> None:
+def end(run: JobRun, state: str, how: Mapping[str, Any] | ClusterfnError, arriving: Arriving | None = None) -> None:
     """End it in a thread of its own, unless it has ended. Does not wait.
 
     Loading a value runs the user's code, and callbacks may wait for the host, whose answers this thread brings.
+
+    Args:
+        state: The state that it comes into, if all of it can be received.
+        how: Its outcome, as its host published it; or its error, if it has none.
+        arriving: What has come of its value.
     """
 
     def end_once() -> None:
         with run.settling:
-            if not run.done():
-                _end(run, ended)
+            if run.done():
+                return
+            if isinstance(how, ClusterfnError):
+                # What was stopped while it was sent is cancelled.
+                _raise(run, how, CANCELLED if isinstance(how, Cancelled) else state, how.message)
+            else:
+                _receive(run, state, how, arriving)
 
     exit_flush.run_in_thread(end_once, "clusterfn-ended")
 
 
-def _end(run: JobRun, ended: Ended) -> None:
+def _receive(run: JobRun, state: str, published: Mapping[str, Any], arriving: Arriving | None) -> None:
     """Load the value, or make the exception, and end it with that."""
-    error, arriving = ended.error, ended.arriving
-    if error is not None:
-        # What was stopped while it was sent is cancelled.
-        _raise(run, error, CANCELLED if isinstance(error, Cancelled) else ended.state, error.message)
-        return
     try:
-        value = arriving.take() if arriving is not None else None
-        _end_with(run, ended, value)
+        _end(run, state, published, arriving.take() if arriving is not None else None)
     except BaseException as unexpected:  # loading runs the user's code, which may raise anything
         # This is the outermost frame of its thread: those who wait must get an error.
         if run.done():
@@ -79,21 +83,23 @@ def _end(run: JobRun, ended: Ended) -> None:
             hint=f"it stays on the host: clusterfn.attach({run.id!r}).result()",
         )  # fmt: skip
         refused.__cause__ = unexpected
-        _raise(run, refused, ended.state, "its result could not be received")
+        _raise(run, refused, state, "its result could not be received")
 
 
-def _end_with(run: JobRun, ended: Ended, value: bytearray | None) -> None:
-    run.published = published = ended.published
+def _end(run: JobRun, state: str, published: Mapping[str, Any], value: bytearray | None) -> None:
+    run.published = published
     if published["kind"] != layout.RETURNED:
         error = _error_of(run, published, value)
         if published.get("checkpoint") and published["kind"] == layout.RAISED:
             run.tell("note", f"{run.id[:SHORT]} failed; {outcome_errors.how_to_resume(run.id)}")
-        _raise(run, error, ended.state, published.get("message") or "")
+        _raise(run, error, state, published.get("message") or "")
         return
     result = ON_HOST
     try:
         if not run.at.keeps and not outcome.is_too_large(published, run.at.results):
-            result = _load(run, _fetch_value(run) if run.at.is_fetched_apart or value is None else value)
+            if run.at.is_fetched_apart or value is None:
+                value = _fetch_value(run)
+            result = outcome.value_of(published, value, run.at.place, run.given)
     except ResultError as unloadable:
         _raise(run, unloadable, RETURNED, unloadable.message)
         return
@@ -102,7 +108,12 @@ def _end_with(run: JobRun, ended: Ended, value: bytearray | None) -> None:
             connection, folder = run.at.connection, run.at.work_folder
             remote_files.fetch(connection, folder, pattern, to, on_transfer=run.show_transfer)
         except (ClusterfnError, OSError) as failed:
-            _say(run, remote_files.not_fetched(failed, pattern, run.id))
+            line = remote_files.not_fetched(failed, pattern, run.id)
+            # If a display shows the job, the line comes after what the function has printed.
+            if run.is_shown:
+                run.tell("note", line)
+            else:
+                console.warn(in_one_line(line))
     for note in published.get("notes") or ():
         # The outcome repeats notes that came as events while the job ran.
         if note not in run.shown_notes:
@@ -127,18 +138,8 @@ def _error_of(run: JobRun, published: Mapping[str, Any], value: bytearray | None
     return outcome_errors.exception_of(published, value, place)
 
 
-def _load(run: JobRun, value: bytearray | None) -> Any:
-    return outcome.value_of(run.published, value, run.at.place, run.given)
-
-
 def _fetch_value(run: JobRun, timeout: float | None = None) -> bytearray | None:
-    """Fetch the value, or the exception, which the host has kept.
-
-    Raises:
-        ResultError: It is no longer there, or does not fit into memory.
-        HostError: The host does not answer.
-        TimeoutError: It has not come within `timeout` seconds.
-    """
+    """Fetch the value, or the exception, which the host has kept."""
     arriving = Arriving(run.at.place)
     arriving.expect(run.published)
     receiving = run.at.connection.get(run.at.log_path(layout.VALUE), arriving.write)
@@ -176,7 +177,7 @@ def fetch(run: JobRun, timeout: float | None, most: int | None) -> Any:
                 size = format_size(large.size_bytes)
                 if not console.agrees(f"Fetch {size}, the value of {run.name} ({run.id[:SHORT]})?", run.host):
                     raise large
-            run.fetched = [_load(run, _fetch_value(run, timeout))]
+            run.fetched = [outcome.value_of(run.published, _fetch_value(run, timeout), run.at.place, run.given)]
             run.step(RETURNED, "")
         return run.fetched[0]
 
@@ -195,11 +196,3 @@ def finish(run: JobRun, state: str, reason: str, end: Callable[[concurrent.futur
     # Displays and lists may keep this run, which must not keep the value with it.
     run.future = None
     run.tell("done", None)
-
-
-def _say(run: JobRun, line: str) -> None:
-    """Print a sentence of ours; if a display shows the job, after what the function has printed."""
-    if run.sink.is_shown:
-        run.tell("note", line)
-    else:
-        console.warn(in_one_line(line))

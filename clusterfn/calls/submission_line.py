@@ -8,7 +8,6 @@ of `clusterfn.hosts.loop`.
 from __future__ import annotations
 
 import asyncio
-import collections
 import concurrent.futures
 import contextlib
 import logging
@@ -40,12 +39,7 @@ _NOTES_AT_ONCE = 500
 
 
 class Started(NamedTuple):
-    """What a scheduler has taken.
-
-    Attributes:
-        scheduler_id: Its id there; "" if that is not known.
-        doubt: Set if the scheduler's answer may mean that it was not started.
-    """
+    """What a scheduler has taken: its id there, "" if that is not known; or an answer that leaves it in doubt."""
 
     scheduler_id: str
     doubt: SubmitError | None = None
@@ -69,11 +63,6 @@ class WaitingJob:
     async def script_ended(self) -> None:
         """Take note that its script has ended, on a host without a scheduler."""
 
-    @property
-    def refusal_note(self) -> str:
-        """The file on the host by which others know that it waits in this program; "" for none."""
-        return ""
-
     def split(self, submission: PendingSubmission) -> PendingSubmission | None:
         """Let it ask for less, and return what asks for the rest; None if it cannot be less."""
         return None
@@ -89,16 +78,18 @@ class PendingSubmission(Reply[Optional[Started]]):
     Args:
         after: What must have succeeded before.
         job: What it submits.
+        note: The file on the host by which others know that it waits in this program, if it exists.
 
     Attributes:
         request: What is sent; it may change between two tries.
         is_withdrawn: Whether it is not to be sent again.
     """
 
-    def __init__(self, host: HostState, request: Submission, after: Sequence[Reply[Any]], job: WaitingJob) -> None:
+    def __init__(
+        self, host: HostState, request: Submission, after: Sequence[Reply[Any]], job: WaitingJob, note: str
+    ) -> None:
         super().__init__(self.withdraw)
-        self.request, self.job, self.is_withdrawn = request, job, False
-        self._host = host
+        self.host, self.request, self.job, self.note, self.is_withdrawn = host, request, job, note, False
         self._after: Sequence[Reply[Any]] = after
         self._line = line_of(host)
 
@@ -121,21 +112,16 @@ class PendingSubmission(Reply[Optional[Started]]):
         await_at_exit(loop.start(self._line.admit(self, sent)))
 
     def _send(self) -> Reply[Completed]:
-        request = self.request
-        sent = self._host.connection.run(
-            request.argv,
-            cwd=request.cwd,
-            unset=request.unset,
-            timeout_s=request.timeout_s,
-            after=self._after,
-            stop_at=request.stop_at,
+        want = self.request
+        sent = self.host.connection.run(
+            want.argv, cwd=want.cwd, unset=want.unset, timeout_s=want.timeout_s, after=self._after, stop_at=want.stop_at
         )
         self.id = sent.id
         return sent
 
     async def try_once(self, sent: Reply[Completed] | None = None) -> str:
         """Send it, unless that was done; return why the scheduler does not take it now, "" if it has its answer."""
-        scheduler = self._host.scheduler
+        scheduler = self.host.scheduler
         try:
             while True:
                 answer = await _answer(self._send() if sent is None else sent)
@@ -164,9 +150,9 @@ class PendingSubmission(Reply[Optional[Started]]):
         return ""
 
     def _started(self, answer: Answer) -> Started:
-        scheduler = self._host.scheduler
+        scheduler = self.host.scheduler
         try:
-            scheduler_id, host = scheduler.submitted(answer), self._host.settings.name
+            scheduler_id, host = scheduler.submitted(answer), self.host.settings.name
             for note in scheduler.notes(answer):
                 # A site may print the same note about each job.
                 if console.is_new(host, note):
@@ -192,12 +178,16 @@ class PendingSubmission(Reply[Optional[Started]]):
             return otherwise
 
     def is_wanted_now(self) -> bool:
-        """Whether its job wants to be submitted now, and not later."""
         return self.ask_job(lambda job: job.is_wanted_now(self), False)
 
-    def tell_refused(self, reason: str) -> None:
-        """Tell its job why it waits."""
-        self.ask_job(lambda job: job.refused_for_now(reason), None)
+    def reject(self, error: BaseException) -> None:
+        """Set the error, and tell its job, unless it has ended."""
+        if not self.done():
+            loop.begin(self._tell_refused(error))
+        super().reject(error)
+
+    async def _tell_refused(self, error: BaseException) -> None:
+        self.job.refused(error)
 
     def withdraw(self) -> None:
         """Do not send it again; wait for its answer to know whether the scheduler has it."""
@@ -212,12 +202,6 @@ class PendingSubmission(Reply[Optional[Started]]):
         if self.is_waiting:
             self._line.waiting.remove(self)
             self.resolve(None) if error is None else self.reject(error)
-
-    def renew(self, notes: Sequence[str]) -> None:
-        """Renew the dates of these notes on its host: others believe them only for a while."""
-        # The connection was closed.
-        with contextlib.suppress(ClusterfnError):
-            self._host.connection.run(["touch", "-c", "--", *notes])
 
 
 async def _answer(sent: Reply[Completed]) -> Answer:
@@ -239,7 +223,7 @@ class SubmissionLine:
     """
 
     def __init__(self) -> None:
-        self.waiting: collections.deque[PendingSubmission] = collections.deque()
+        self.waiting: list[PendingSubmission] = []
         self._is_trying = self._is_served = False
         self._reason, self._renewed = "", time.monotonic()
 
@@ -259,7 +243,7 @@ class SubmissionLine:
     def take(self, submission: PendingSubmission) -> None:
         """Let one that was not sent wait behind the others."""
         self.waiting.append(submission)
-        submission.tell_refused(self._reason)
+        self._tell([submission])
         self._serve(_FIRST_S)
 
     def _keep(self, submission: PendingSubmission, reason: str, is_first: bool) -> bool:
@@ -268,15 +252,15 @@ class SubmissionLine:
         if submission.done():
             return False
         both = [submission] if rest is None else [submission, rest]
-        if is_first:
-            self.waiting.extendleft(reversed(both))
-        else:
-            self.waiting.extend(both)
-        notified = list(self.waiting) if reason != self._reason else both
-        self._reason = reason
-        for waiting in notified:
-            waiting.tell_refused(reason)
+        self.waiting = [*both, *self.waiting] if is_first else [*self.waiting, *both]
+        is_new, self._reason = reason != self._reason, reason
+        self._tell(list(self.waiting) if is_new else both)
         return rest is not None
+
+    def _tell(self, submissions: Sequence[PendingSubmission]) -> None:
+        """Tell their jobs why they wait."""
+        for submission in submissions:
+            submission.ask_job(lambda job: job.refused_for_now(self._reason), None)
 
     def _serve(self, pause_s: float) -> None:
         if not self._is_served:
@@ -291,7 +275,7 @@ class SubmissionLine:
                 await asyncio.sleep(pause_s)
                 self._renew_notes()
                 # The question may end a submission, which then leaves the line, so this goes through a copy.
-                first = next((waiting for waiting in list(self.waiting) if waiting.is_wanted_now()), None)
+                first = next(filter(PendingSubmission.is_wanted_now, list(self.waiting)), None)
                 refusal = await self._try(first) if first is not None else self._reason
                 if first is not None and not refusal:
                     # A scheduler that has taken one job may have room for more at once.
@@ -319,10 +303,12 @@ class SubmissionLine:
         """Say again, now and then, that those that wait here will be submitted."""
         if not self.waiting or time.monotonic() - self._renewed < _RENEW_S:
             return
-        self._renewed = time.monotonic()
-        notes = sorted({one.ask_job(lambda job: job.refusal_note, "") for one in list(self.waiting)} - {""})
-        for first in range(0, len(notes) if self.waiting else 0, _NOTES_AT_ONCE):
-            self.waiting[0].renew(notes[first : first + _NOTES_AT_ONCE])
+        self._renewed, host = time.monotonic(), self.waiting[0].host
+        notes = sorted({submission.note for submission in self.waiting})
+        for first in range(0, len(notes), _NOTES_AT_ONCE):
+            # The connection was closed.
+            with contextlib.suppress(ClusterfnError):
+                host.connection.run(["touch", "-c", "--", *notes[first : first + _NOTES_AT_ONCE]])
 
 
 _lines: weakref.WeakKeyDictionary[HostState, SubmissionLine] = weakref.WeakKeyDictionary()

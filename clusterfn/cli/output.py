@@ -20,11 +20,10 @@ from typing import Any, Union
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, PENDING, RUNNING, SHORT
 from clusterfn.bridge.supervisor.text import counted, in_one_line, printable
-from clusterfn.calls import job_display
 from clusterfn.calls.attach import attach as find
 from clusterfn.calls.attach import find_job
 from clusterfn.calls.group import JobGroup, run_of_group, state_of_group
-from clusterfn.calls.job import Job, run_of
+from clusterfn.calls.job import Job, run_of, shown_to_end
 from clusterfn.calls.outcome_errors import in_a_line
 from clusterfn.cli.command_line import error_facts
 from clusterfn.cli.run import written
@@ -91,7 +90,7 @@ def _printed(job: Job[Any], streams: Sequence[str]) -> list[tuple[str, bytes]]:
     if streams != STREAMS:
         return [(stream, job.logs(stream).encode()) for stream in streams]
     at = run_of(job).at
-    return remote_files.read_output(at.connection, at.attempt_folder)
+    return remote_files.read_output(at.connection, layout.attempt_dir(at.folder, at.attempt))
 
 
 def _write(streams: Sequence[str], printed: Iterable[tuple[str, bytes]]) -> None:
@@ -177,7 +176,7 @@ def attach(args: argparse.Namespace) -> int:
     if isinstance(job, JobGroup):
         _values_of_map(job, False)
     else:
-        job_display.result(job, f"{job.name} on {job.host}")
+        shown_to_end(job, f"{job.name} on {job.host}")
     how = f"has ended: {job.status}" if isinstance(job, JobGroup) else "has returned"
     more = f"; clusterfn result {job.id[:SHORT]} prints its value" if _has_value(job) else ""
     console.tell(f"{job.id} {how}{more}")

@@ -7,15 +7,15 @@ from typing import Any
 
 from clusterfn import Job
 from clusterfn.api.session_map import SessionMap
-from clusterfn.calls.job_run import OutputSource
-from tests.fakes.taken import run
+from tests.fakes.taken import run, source
 
 
 class Call(Job[Any]):
     """A call; the test ends it."""
 
     def __init__(self, item: Any) -> None:
-        super().__init__(run(f"7f3a/{item}", "here"), OutputSource())
+        known = run(f"7f3a/{item}", "here")
+        super().__init__(known, source(known))
         self.item = item
 
 

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from clusterfn import Job
-from clusterfn.calls.job_run import JobRun, OutputSource
+from clusterfn.calls.following import AgentSource
+from clusterfn.calls.job_run import JobRun
 from clusterfn.calls.run import Location
 from clusterfn.config.spec import ResultPolicy
 
@@ -32,4 +33,10 @@ def run(job_id: str = "7f3a000011112222", host: str = "tensor01", keeps: bool = 
 
 def taken(job_id: str = "7f3a000011112222", host: str = "tensor01", keeps: bool = False) -> Job[Any]:
     """What its user has."""
-    return Job(run(job_id, host, keeps), OutputSource())
+    known = run(job_id, host, keeps)
+    return Job(known, source(known))
+
+
+def source(known: TakenRun) -> AgentSource:
+    """Where what it prints would come from."""
+    return AgentSource(known, live=True)

@@ -112,8 +112,7 @@ MUTATIONS: list[Mutation] = [
         (SEND, "needs.uploads[path]) for path in paths]", "needs.uploads[path]) for path in ()]"),
     ), ["20 MB there-bare"]),
     _one("the value does not come along", "calls/following.py",
-         "with_files=[(at.path(layout.VALUE), arriving.write)],",
-         "with_files=[],", "20 MB back-bare"),
+         "value = [(at.path(layout.VALUE), arriving.write)]", "value = []", "20 MB back-bare"),
     # the client
     _one("the remote traceback takes the cause's place", FAILURE, "object.__setattr__(_end_of_chain(error),",
          "object.__setattr__(error,", "chained cause-bare"),

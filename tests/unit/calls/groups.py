@@ -10,7 +10,7 @@ from clusterfn.bridge.job_states import RUNNING
 from clusterfn.calls.group_run import GroupRun
 from clusterfn.calls.group_state import GroupState, ItemOutcome
 from clusterfn.calls.job import run_of
-from clusterfn.calls.job_run import JobRun, OutputSource
+from clusterfn.calls.job_run import JobRun
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.calls.session_call import CallLocation, SessionCallJob
 from clusterfn.calls.session_stream import CallStream
@@ -20,14 +20,14 @@ from clusterfn.config.spec import Host, Interpreter, Resources
 from clusterfn.errors import HostError
 from clusterfn.hosts.host_state import HostState
 from clusterfn.scheduler.base import SchedulerLimits
-from tests.fakes.taken import run
+from tests.fakes.taken import run, source
 from tests.fakes.transport import Far, agent
 
 
 def job(digits: str = "7f3a", keeps: bool = False, kind: type[Job[Any]] = Job) -> tuple[JobRun, Job[Any]]:
     """What is told of it, and what a user has."""
     its_run = run(digits * 4, keeps=keeps)
-    return its_run, kind(its_run, OutputSource())
+    return its_run, kind(its_run, source(its_run))
 
 
 def group(count: int) -> tuple[GroupState, JobGroup]:

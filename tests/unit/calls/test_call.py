@@ -14,7 +14,7 @@ import pytest
 
 from clusterfn import cluster
 from clusterfn.calls import call, job_display, leaving
-from clusterfn.calls.job import run_of
+from clusterfn.calls.job import run_of, shown_to_end
 from clusterfn.config import config_file
 from clusterfn.config.config_file import LOCAL
 from clusterfn.config.notes import CallNote
@@ -147,7 +147,7 @@ def test_why_a_call_waits_is_not_said_in_its_first_seconds(monkeypatch, capsys, 
 
     ending = threading.Timer(0.3, end)
     ending.start()
-    assert job_display.result(job, "train on tensor01") == 5
+    assert shown_to_end(job, "train on tensor01") == 5
     ending.join()
 
     assert ("Priority" in capsys.readouterr().err) is is_said

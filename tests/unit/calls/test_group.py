@@ -252,7 +252,7 @@ def elements_on_slurm(monkeypatch):
 
     def submit(place, _request, _after, elements):
         elements.taken(Started("77"))
-        place.starting[sent] = concurrent.futures.Future()
+        place.starting[sent] = None
 
     monkeypatch.setattr(QueuePlace, "submit", submit)
     host.connection.run = lambda argv, **_: asked.append(argv) or Reply(lambda: None)

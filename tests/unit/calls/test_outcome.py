@@ -323,7 +323,7 @@ def test_values_that_come_at_once_share_the_memory_that_is_free(monkeypatch):
     with pytest.raises(ResultError, match="free memory"):
         third.expect(told)
 
-    both[0].drop()
+    both[0].take()
     third.expect(told)
 
 

@@ -18,12 +18,11 @@ import clusterfn
 from clusterfn import File, JobGroup, PayloadError, cluster
 from clusterfn.calls import outcome
 from clusterfn.calls.job import Job
-from clusterfn.calls.job_run import OutputSource
 from clusterfn.display import labels
 from clusterfn.hosts import serialization
 from clusterfn.packing import payload_items
 from clusterfn.packing.dependencies import Place
-from tests.fakes.taken import run, taken
+from tests.fakes.taken import run, source, taken
 from tests.fixtures import roundtrip
 from tests.sent import look_patiently, prepared
 from tests.unit.calls.groups import group
@@ -320,7 +319,8 @@ class Ended(Job[Any]):
 
 def test_the_host_knows_whose_values_each_item_takes_and_what_all_of_them_take():
     def job(name: str, kind: type[Job[Any]] = Job) -> Job[Any]:
-        return kind(run(f"{name}{'0' * 12}", "there"), OutputSource())
+        known = run(f"{name}{'0' * 12}", "there")
+        return kind(known, source(known))
 
     one, two, constant, old = job("aaaa"), job("bbbb"), job("cccc"), job("dddd", Ended)
     place = Place("there", "/root")

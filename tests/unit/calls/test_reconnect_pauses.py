@@ -16,9 +16,8 @@ import pytest
 
 from clusterfn import Cancelled, HostError, JobError, Unreachable
 from clusterfn.bridge.job_states import RUNNING, UNKNOWN
-from clusterfn.calls import job_display
 from clusterfn.calls.group import JobGroup
-from clusterfn.calls.job import Job, run_of
+from clusterfn.calls.job import Job, run_of, shown_to_end
 from clusterfn.errors import ClusterfnError, ConfigError, HostKeyError
 from clusterfn.hosts.connection import HostConnection
 from clusterfn.hosts.rpc import link
@@ -101,9 +100,9 @@ def shown(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, *tells: Tell) ->
     monkeypatch.setattr(sys, "stdout", out)
     job = taken("7f3a" * 4, "lab8")
     run_of(job).submitted_at = time.monotonic() + 3600.0  # its clock stays at 00:00
-    waiting = threading.Thread(target=lambda: job_display.result(job, "train on lab8"))
+    waiting = threading.Thread(target=lambda: shown_to_end(job, "train on lab8"))
     waiting.start()
-    until(lambda: run_of(job).sink.is_shown)
+    until(lambda: run_of(job).is_shown)
     for tell in tells:
         tell(job)
     if not job.running():

@@ -65,12 +65,6 @@ def test_a_file_that_is_gone_here_when_the_host_needs_it_again_ends_its_job(tmp_
     assert "it was not sent again: [Errno 2] No such file or directory: " in error.message
 
 
-def refuse(tracker, error):
-    refused = Reply(lambda: None)
-    refused.reject(error)
-    tracker.run.queue.see_through(refused, tracker)
-
-
 @pytest.fixture
 def removal():
     return Request()
@@ -86,7 +80,7 @@ def tracker(removal):
 
 @pytest.mark.parametrize("kind", [SubmitError, Unsatisfiable])
 def test_the_folder_of_a_refused_job_is_gone_before_the_program_ends(tracker, removal, kind):
-    refuse(tracker, kind("sbatch refused"))
+    tracker.refused(kind("sbatch refused"))
 
     exit_flush.finish_all()
 
@@ -96,7 +90,7 @@ def test_the_folder_of_a_refused_job_is_gone_before_the_program_ends(tracker, re
 
 @pytest.mark.parametrize("error", [Unreachable("it cannot be asked any more"), HostError("the connection is closed")])
 def test_the_folder_of_a_job_that_may_run_stays(tracker, removal, error):
-    refuse(tracker, error)
+    tracker.refused(error)
 
     exit_flush.finish_all()
 
@@ -135,9 +129,9 @@ def test_a_withdrawn_job_is_cancelled_only_when_the_scheduler_knows_it():
         asked.append(argv) or Mock(result=lambda _: SimpleNamespace(rc=0, out=b"", err=b""))
     )
     tracker = Tracker(host, "7f3a000011112222", "f")
-    starting = tracker.run.queue.starting[Reply(lambda: None)] = Future()
-    starting.add_done_callback(lambda _: asked.append("sbatch has answered"))
-    threading.Timer(0.1, starting.set_result, (None,)).start()
+    starting = tracker.run.queue.expect(Reply(lambda: None))
+    starting.future.add_done_callback(lambda _: asked.append("sbatch has answered"))
+    threading.Timer(0.1, starting.resolve, (None,)).start()
 
     assert tracker.run.withdraw()
 
@@ -270,12 +264,14 @@ class Told(WaitingJob):
     ids=["unknown", "ended", "queued"],
 )  # fmt: skip
 def test_a_script_whose_end_nobody_saw_is_looked_for_in_the_queue_too(status, told):
-    spawned, job = SpawnReply(lambda: None), Told()
+    spawned, job, host = SpawnReply(lambda: None), Told(), Mock(scheduler=Bare("boot"))
+    host.connection.spawn.return_value = spawned
     spawned.resolve(Spawned(5, 1))
     spawned.exited.resolve(status)
 
-    place = QueuePlace(Mock(scheduler=Bare("boot")), "/root/jobs/7f3a", "train.7f3a")
-    place.see_through(spawned, job).result(WAIT_S)
+    place = QueuePlace(host, "/root/jobs/7f3a", "train.7f3a")
+    place.submit(Submission("spawn", ("job.sh",), "/", "log"), (), job)
+    exit_flush.finish_all()
     settle()
 
     assert job.told == told

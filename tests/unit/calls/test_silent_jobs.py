@@ -103,7 +103,7 @@ def made(host: Any, count: int) -> list[SilentRun]:
 
 def ask(host: Any, jobs: Sequence[Any]) -> None:
     for job in jobs:
-        liveness.of_host(host).ask(job)
+        liveness.ask(job)
     settle()
 
 

@@ -71,7 +71,8 @@ class Site:
             woken.set_result(None)
 
     def submit(self, name: str, job: WaitingJob) -> PendingSubmission:
-        sent = PendingSubmission(self, Submission("run", (name,), "/"), (), job)  # type: ignore[arg-type]
+        note = f"/jobs/{name}/refused"
+        sent = PendingSubmission(self, Submission("run", (name,), "/"), (), job, note)  # type: ignore[arg-type]
         sent.start()
         settle()
         return sent
@@ -80,10 +81,7 @@ class Site:
 class Waits(WaitingJob):
     """A job that waits in the line."""
 
-    refusal_note = ""
-
-    def __init__(self, note: str = "") -> None:
-        self.refusal_note = note  # type: ignore[misc]
+    def __init__(self) -> None:
         self.told: list[str] = []
 
     def refused_for_now(self, reason: str) -> None:
@@ -96,17 +94,16 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Site:
 
 
 def test_what_waits_is_renewed_on_the_host_before_others_stop_believing_it(site: Site) -> None:
-    first, second, builder = Waits("/jobs/1/refused"), Waits("/jobs/2/refused"), Waits()
-    sent = [site.submit(name, job) for name, job in (("first", first), ("second", second), ("builder", builder))]
+    sent = [site.submit(name, Waits()) for name in ("first", "second", "third")]
     site.pass_(layout.REFUSED_FOR_S / 2)
 
-    assert site.renewed.count("/jobs/1/refused") == site.renewed.count("/jobs/2/refused") >= 1
+    assert site.renewed.count("/jobs/first/refused") == site.renewed.count("/jobs/second/refused") >= 1
     assert len(site.renewed) < 10  # and not at each try
 
     site.room = True
     site.pass_(HOUR_S)
     assert [each.result(0) for each in sent] == [Started("77")] * 3
-    assert site.sent[-3:] == ["first", "second", "builder"]
+    assert site.sent[-3:] == ["first", "second", "third"]
     site.renewed.clear()
     site.pass_(HOUR_S)
     assert site.renewed == []
@@ -156,13 +153,13 @@ def test_a_program_that_ends_does_not_take_a_refusal_for_a_missing_answer(site: 
     assert sent.done()
 
 
-@pytest.mark.parametrize("what", ["refused_for_now", "is_wanted_now", "split", "refusal_note"])
+@pytest.mark.parametrize("what", ["refused_for_now", "is_wanted_now", "split"])
 def test_a_job_that_fails_where_it_waits_ends_alone_and_the_others_are_submitted(site: Site, what: str) -> None:
     def fail(*_: Any) -> Any:
         raise ZeroDivisionError("by zero")
 
-    failing = type("Failing", (WaitingJob,), {what: property(fail) if what == "refusal_note" else fail})
-    first, second = site.submit("first", failing()), site.submit("second", Waits("/jobs/2/refused"))
+    failing = type("Failing", (WaitingJob,), {what: fail})
+    first, second = site.submit("first", failing()), site.submit("second", Waits())
     site.pass_(layout.REFUSED_FOR_S / 2)
     site.room = True
     site.pass_(HOUR_S)

@@ -12,11 +12,11 @@ import pytest
 from IPython.core.formatters import DisplayFormatter
 
 from clusterfn import Job, JobGroup, Session
-from clusterfn.calls import job_display, settling
+from clusterfn.calls import settling
+from clusterfn.calls.following import AgentSource
 from clusterfn.calls.group import state_of_group
 from clusterfn.calls.group_state import GroupState, ItemOutcome
-from clusterfn.calls.job import run_of
-from clusterfn.calls.job_run import OutputSource
+from clusterfn.calls.job import run_of, shown_to_end
 from clusterfn.calls.remote_state import JobInfo
 from clusterfn.config.spec import Resources
 from clusterfn.display import console
@@ -31,10 +31,13 @@ USED = {
 }  # fmt: skip
 
 
-class Output(OutputSource):
+class Output(AgentSource):
     """Gives what a job prints: a representation must ask no host."""
 
     on_output = None
+
+    def __init__(self):
+        """Nothing is followed."""
 
     def watch_output(self, on_output):
         self.on_output = on_output
@@ -183,7 +186,7 @@ def test_a_note_on_a_job_is_no_output_of_its_function(notebook, capsys, monkeypa
     monkeypatch.setattr(entry, "listen", end_when_shown)
     entry.submitted_at += 3600.0  # so that its clock stays at 00:00, however slow the machine is
     with notebook:
-        value = job_display.result(job, "train on tensor01")
+        value = shown_to_end(job, "train on tensor01")
 
     assert value == 5 and capsys.readouterr().out == "of the function\n"
     assert notebook.stderr.getvalue() == ""
@@ -210,7 +213,7 @@ def test_an_interrupted_call_says_what_to_do_in_words_of_a_notebook(notebook, mo
 
     entry.transfer = Moving()
     with notebook, pytest.raises(KeyboardInterrupt):
-        job_display.result(job, "train on tensor01")
+        shown_to_end(job, "train on tensor01")
 
     text = notebook.plain[0]
     assert "press the stop button again within 3 s" in text and "Ctrl-C" not in text
