@@ -13,22 +13,21 @@ import posixpath
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.builder.progress import in_words
-from clusterfn.bridge.supervisor.text import counted, format_size
 from clusterfn.display import console
 from clusterfn.environment import build_plan, download
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import environment_builder, loop
 from clusterfn.hosts.environment_builder import BuildProgress, RemoteBuild
 from clusterfn.hosts.transfer import Transfer
+from clusterfn.scheduler import job_script
 
 if TYPE_CHECKING:
-    from clusterfn.environment.lock import LockedPackage
     from clusterfn.environment.resolve import LockedEnvironment
     from clusterfn.hosts.connection import Reply
     from clusterfn.hosts.host_state import HostState
@@ -43,8 +42,6 @@ FETCHING, SENDING = "download", "send"
 # The folder of environments may be shared with a Unix group.
 _GROUP_READS = 0o640
 _OFTEN_S = 0.5
-# The user hears of uploads of this many bytes and more.
-MUCH = 10**9
 
 
 @dataclass(frozen=True)
@@ -103,6 +100,8 @@ def build(host: HostState, environment: LockedEnvironment, say: Say, on_progress
     if host.settings.making.build_on == "node":
         problem = f"{host.settings.name} builds environments in the jobs that use them (build_on: node)"
         raise ConfigError(problem, host=host.settings.name, hint="call a function with it")
+    if not host.missing([environment.ready]):
+        return False
     shipped = upload(host, environment, say, on_progress)
     if shipped.build is None:
         return False
@@ -132,7 +131,7 @@ _uploads: weakref.WeakKeyDictionary[HostState, dict[str, _LastUpload]] = weakref
 
 
 def upload(host: HostState, environment: LockedEnvironment, say: Say, on_progress: Progress) -> EnvironmentUpload:
-    """Send what the host lacks of it, and start its builder; once, however many jobs ask before it is there.
+    """Send what the host lacks of it, as it lacks the whole, and start its builder: once, however many jobs ask.
 
     Raises as `upload_missing`.
     """
@@ -156,15 +155,14 @@ def upload_missing(
     Raises:
         EnvironmentBuildError: A package can be fetched neither by the host nor by this machine.
     """
-    if not host.missing([environment.ready]):
-        return EnvironmentUpload()
-    facts = host.connection.facts
-    plan = build_plan.plan_of(environment, facts.version, facts.platform.partition("-")[2])
+    facts, setup = host.connection.facts, job_script.modules_setup(environment.host)
+    plan = build_plan.plan_of(environment, facts.version, facts.platform.partition("-")[2], setup)
     # The host fetches some of what is missing, and the rest is sent.
     theirs, ours, known_sizes = environment_builder.ask_lacking(host, plan)
     # The host knows the sizes of what it can reach, and this machine those of the others.
     sizes = download.download_sizes(ours)
-    tell_download(environment, theirs, ours, {**known_sizes, **sizes}, say)
+    build_plan.tell_download(environment, theirs, ours, {**known_sizes, **sizes}, say)
+    document = plan.completed(bool(theirs), known_sizes)
     size, tell = sum(sizes.values()), _seldom(on_progress)
 
     def fetched(done: int, of: int, bytes: int) -> None:
@@ -175,42 +173,15 @@ def upload_missing(
         host.connection.put(layout.blob(environment.root, sha256), path, mode=_GROUP_READS)
         for sha256, path in download.download_packages(ours, fetched, environment.indexes)
     ]
-    before = [*host.bridge.lay_out(), *sent]
     path = posixpath.join(layout.build_dir(environment.root, environment.id), layout.PLAN)
     # The builder starts once the plan exists, so the plan must arrive after all that it names.
-    planned = host.connection.put(path, plan.completed(bool(theirs), known_sizes), mode=_GROUP_READS, after=before)
+    planned = host.connection.put(path, document, mode=_GROUP_READS, after=sent)
     # From here, the builder continues on its own, even if this process ends. With `build_on: node`, each job builds.
     is_shared = host.settings.making.build_on != "node"
     build = environment_builder.start(host, environment.root, path, planned) if is_shared else None
-    return EnvironmentUpload([*before, planned], sent, build)
-
-
-def tell_download(
-    environment: LockedEnvironment,
-    theirs: Sequence[LockedPackage],
-    ours: Sequence[LockedPackage],
-    sizes: Mapping[str, int],
-    say: Say,
-) -> None:
-    """Say how many packages the host fetches (`theirs`), and how many this machine sends (`ours`).
-
-    Say how many bytes these have, too, if they are many. `sizes` are by SHA-256, as far as they are known.
-    """
-    host, count = environment.host.name, len(environment.lock.archives(environment.platform))
-    parts = [f"{host} fetches {len(theirs)}"] if theirs else []
-    parts += [f"{len(ours)} are sent"] if ours else []
-    parts += [f"{count - len(theirs) - len(ours)} are already there"] if len(theirs) + len(ours) < count else []
-    base = f" on {host}'s own Python {environment.base.version} ({environment.base.path})" if environment.base else ""
-    of = counted(count, "package")
-    say(f"{environment.title}: environment {environment.id[:8]} of {of}{base}: {', '.join(parts) or 'none to send'}")
-    fetched, sent = (sum(sizes.get(package.sha256, 0) for package in packages) for packages in (theirs, ours))
-    if fetched + sent < MUCH:
-        return
-    way = [f"{host} fetches {format_size(fetched)}"] if theirs else []
-    way += [f"this machine downloads and sends {format_size(sent)}"] if ours else []
-    is_known = all(package.sha256 in sizes for package in (*theirs, *ours))
-    size = f"{'' if is_known else 'at least '}{format_size(fetched + sent)}"
-    say(f"{environment.title}: {size} for {environment.root} on {host}: {', '.join(way)}")
+    if build is not None:
+        host.contents.expect(environment.ready, build.made)
+    return EnvironmentUpload([*sent, planned], sent, build)
 
 
 def _seldom(on_progress: Progress) -> Progress:

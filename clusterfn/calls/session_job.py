@@ -20,7 +20,7 @@ from clusterfn.bridge.supervisor.text import counted, format_duration
 from clusterfn.calls import job_display, leaving, sending
 from clusterfn.calls.call import Prepared, send_call
 from clusterfn.calls.demand import job_name
-from clusterfn.calls.job import withdraw
+from clusterfn.calls.job import run_of, withdraw
 from clusterfn.calls.session_call import (
     PATHS_AT_ONCE,
     ActorCall,
@@ -64,8 +64,8 @@ class SessionJob:
         self._open: set[SessionCallJob[Any]] = set()
         self._sending: set[Reply[bool]] = set()
         self.actors = Actors(prepared.job.serving.workers if prepared.job.serving else 1)
-        self.job, tracker = send_call(prepared)
-        self._run = tracker.run
+        self.job = send_call(prepared)
+        self._run = run_of(self.job)
         self._skips = SkippedNumbers(self._run)
         self._stream = CallStream(prepared.host, self.job.folder, self.actors.end)
         self._stream.open()

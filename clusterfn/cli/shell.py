@@ -79,7 +79,7 @@ def _environment_of(host: HostState, which: str | None) -> str:
     if ready.made is not None:
         with BuildDisplay() as display:
             environment_upload.build(host, ready.made, console.tell, display.show_build)
-    for reply in sending.send_scripts(host, ready.folders).before:
+    for reply in sending.send_scripts(host, ready.folders):
         reply.result(_TIMEOUT_S)
     python, activation = ready.interpreter.path, ready.interpreter.activation
     return json.dumps({"python": python, "activation": activation, "env": dict(host.settings.env)})

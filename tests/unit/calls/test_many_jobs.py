@@ -193,7 +193,7 @@ def test_what_has_not_begun_never_does_once_the_caller_has_gone():
 def made(host: Any, digit: int = 0) -> tuple[Tracker, Job[Any]]:
     """A job of that host, and what follows it."""
     tracker = Tracker(host, f"7f3a00001111222{digit}", "train")
-    return tracker, tracker.job()
+    return tracker, Job(tracker.run, tracker.source)
 
 
 def test_the_oldest_jobs_are_followed_and_those_that_begin_are_canceled_or_waited_for(hosts, monkeypatch):
