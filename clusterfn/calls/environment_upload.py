@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import functools
 import posixpath
 import threading
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from clusterfn.hosts.connection import Reply
     from clusterfn.hosts.host_state import HostState
 
-Say = Callable[[str], None]
-Progress = Callable[[BuildProgress], None]
 CannotHave = Callable[[str, Sequence[str], str], None]
 
 # These stages come in addition to those of the builder.
@@ -84,14 +82,8 @@ class EnvironmentUpload:
         loop.begin(report_end())
 
 
-def upload_shown(host: HostState, environment: LockedEnvironment, say: Say) -> EnvironmentUpload:
-    """Upload it as `upload` does, and show meanwhile how far fetching is."""
-    with BuildDisplay() as display:
-        return upload(host, environment, say, display.show_build)
-
-
-def build(host: HostState, environment: LockedEnvironment, say: Say, on_progress: Progress) -> bool:
-    """Have it built now, and wait for that; whether there was anything to do.
+def build(host: HostState, environment: LockedEnvironment) -> bool:
+    """Have it built now, show how far that is, and wait for it; whether there was anything to do.
 
     Raises:
         EnvironmentBuildError, HostError: It cannot be made, or not be sent.
@@ -102,17 +94,18 @@ def build(host: HostState, environment: LockedEnvironment, say: Say, on_progress
         raise ConfigError(problem, host=host.settings.name, hint="call a function with it")
     if not host.missing([environment.ready]):
         return False
-    shipped = upload(host, environment, say, on_progress)
-    if shipped.build is None:
-        return False
-    ended = shipped.build.listen(on_progress)
-    sending = Transfer(SENDING, shipped.archives)
-    for number, reply in enumerate(shipped.archives, 1):
-        reply.result(None)
-        on_progress({"stage": SENDING, "done": number, "of": len(shipped.archives), "text": sending.amounts()})
-    for reply in shipped.before:
-        reply.result(None)
-    progress = ended.result()
+    with BuildDisplay() as display:
+        shipped = upload(host, environment, display)
+        if shipped.build is None:
+            return False
+        ended = shipped.build.listen(display.show_build)
+        sending, of = Transfer(SENDING, shipped.archives), len(shipped.archives)
+        for number, reply in enumerate(shipped.archives, 1):
+            reply.result(None)
+            display.show_build({"stage": SENDING, "done": number, "of": of, "text": sending.amounts()})
+        for reply in shipped.before:
+            reply.result(None)
+        progress = ended.result()
     if progress["stage"] == "failed":
         raise environment_builder.build_error(progress, host.settings.name)
     return True
@@ -130,7 +123,7 @@ class _LastUpload:
 _uploads: weakref.WeakKeyDictionary[HostState, dict[str, _LastUpload]] = weakref.WeakKeyDictionary()
 
 
-def upload(host: HostState, environment: LockedEnvironment, say: Say, on_progress: Progress) -> EnvironmentUpload:
+def upload(host: HostState, environment: LockedEnvironment, display: BuildDisplay) -> EnvironmentUpload:
     """Send what the host lacks of it, as it lacks the whole, and start its builder: once, however many jobs ask.
 
     Raises as `upload_missing`.
@@ -138,19 +131,13 @@ def upload(host: HostState, environment: LockedEnvironment, say: Say, on_progres
     last = _uploads.setdefault(host, {}).setdefault(environment.ready, _LastUpload())
     with last.lock:
         if environment.ready not in host.contents and not last.upload.share():
-            last.upload = upload_missing(host, environment, say, on_progress)
+            last.upload = upload_missing(host, environment, display)
         # The environment may have become ready since the test above, and then nothing is to be waited for.
         return EnvironmentUpload() if environment.ready in host.contents else last.upload
 
 
-def upload_missing(
-    host: HostState, environment: LockedEnvironment, say: Say, on_progress: Progress
-) -> EnvironmentUpload:
-    """Send what the host lacks of it, and start its builder.
-
-    Args:
-        say: Called with a sentence about what the host lacks.
-        on_progress: Called with how far fetching is.
+def upload_missing(host: HostState, environment: LockedEnvironment, display: BuildDisplay) -> EnvironmentUpload:
+    """Send what the host lacks of it, say what that is, show how far fetching is, and start its builder.
 
     Raises:
         EnvironmentBuildError: A package can be fetched neither by the host nor by this machine.
@@ -161,13 +148,9 @@ def upload_missing(
     theirs, ours, known_sizes = environment_builder.ask_lacking(host, plan)
     # The host knows the sizes of what it can reach, and this machine those of the others.
     sizes = download.download_sizes(ours)
-    build_plan.tell_download(environment, theirs, ours, {**known_sizes, **sizes}, say)
+    build_plan.tell_download(environment, theirs, ours, {**known_sizes, **sizes}, console.tell)
     document = plan.completed(bool(theirs), known_sizes)
-    size, tell = sum(sizes.values()), _seldom(on_progress)
-
-    def fetched(done: int, of: int, bytes: int) -> None:
-        tell({"stage": FETCHING, "done": done, "of": of, "bytes": bytes, "size": size})
-
+    fetched = functools.partial(display.show_fetched, sum(sizes.values()))
     # Each archive is sent as soon as it is here, while the others are fetched.
     sent = [
         host.connection.put(layout.blob(environment.root, sha256), path, mode=_GROUP_READS)
@@ -184,22 +167,16 @@ def upload_missing(
     return EnvironmentUpload([*sent, planned], sent, build)
 
 
-def _seldom(on_progress: Progress) -> Progress:
-    """Return a function that reports at most twice a second, and the end."""
-    due = [0.0]
-
-    def tell(progress: BuildProgress) -> None:
-        if progress["done"] == progress["of"] or time.monotonic() >= due[0]:
-            due[0] = time.monotonic() + _OFTEN_S
-            on_progress(progress)
-
-    return tell
-
-
 class BuildDisplay(console.Status):
     """How far a build is: a bar for each stage on a terminal, elsewhere a line for each, and now and then one more."""
 
-    _stage = ""
+    _stage, _due = "", 0.0
+
+    def show_fetched(self, size: int, done: int, of: int, moved: int) -> None:
+        """Show how far packages are fetched, of so many bytes: at most twice a second, and the end."""
+        if done == of or self.clock() >= self._due:
+            self._due = self.clock() + _OFTEN_S
+            self.show_build({"stage": FETCHING, "done": done, "of": of, "bytes": moved, "size": size})
 
     def show_build(self, progress: BuildProgress) -> None:
         """Show how far it is."""

@@ -98,7 +98,8 @@ def send_needs(host: HostState, payload: Payload, environment: ResolvedEnvironme
             from clusterfn.calls import environment_upload
 
             # It comes first: its builder then works while the rest is on its way.
-            upload = environment_upload.upload_shown(host, made, console.tell)
+            with environment_upload.BuildDisplay() as display:
+                upload = environment_upload.upload(host, made, display)
         uploads: Sends = {bridge: functools.partial(host.bridge.put, bridge), **_sends(host, contents)}
         before = [*_sent(host, uploads), *(upload.before if upload is not None else ())]
     # The values that a call takes come from jobs that may still be on their way.

@@ -141,4 +141,4 @@ def test_a_host_that_lacks_what_nobody_named_is_reported_as_such(answer: Any, mo
     session: Any = SimpleNamespace(settings=HOST, connection=SimpleNamespace(facts=facts))
 
     with pytest.raises(HostError, match="tensor01 sent which archives it lacks in a form"):
-        environment_upload.upload_missing(session, locked(PYTHON, package("torch")), print, print)
+        environment_upload.upload_missing(session, locked(PYTHON, package("torch")), environment_upload.BuildDisplay())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
 from concurrent.futures import Future
@@ -56,7 +55,7 @@ def test_a_file_that_is_gone_here_when_the_host_needs_it_again_ends_its_job(tmp_
     sent = Mock(exception=lambda *_: None)
     upload = Mock(side_effect=lambda: argument.read_bytes() and sent)
     host = Mock(contents=HostContents(), settings=SimpleNamespace(name="lab8"))
-    host.send_again = functools.partial(HostState.send_again, host)
+    host.send_again = lambda *given: HostState.send_again(host, *given)
     uploads = sending.Uploads(host.contents.send("/root/files/a", upload), {"/root/files/a": upload})
     sending.send_folder(SimpleNamespace(folder="/root/jobs/x", host=host), Mock(), [], uploads)
     needed = host.connection.put_tree.call_args.kwargs["needs"]
