@@ -262,10 +262,13 @@ def test_a_refused_job_keeps_no_place_among_those_that_are_followed(hosts: Calla
     monkeypatch.setattr(host_state, "MOST_FOLLOWED", 1)
     ((name, node),) = hosts(1).nodes.items()
     host = open_host(config_file.load().resolve(name)[0])
-    *trackers, late = [made(host, digit)[0] for digit in range(4)]
+    first, *trackers, late = [made(host, digit)[0] for digit in range(5)]
+    first.run.close()  # refused, before its caller comes to the next line
+    first.follow(in_turn=True)
     trackers[0].follow(in_turn=True)
+    until(lambda: trackers[0].source.awaited is not None)
 
-    trackers[1].run.close()  # refused, before its caller comes to the next line
+    trackers[1].run.close()  # refused, too
     trackers[1].follow(in_turn=True)
     trackers[2].follow(in_turn=True)
     assert trackers[2].source.awaited is None
