@@ -90,8 +90,8 @@ def attach(
 
         return sent_group.attach(host_state, spec, accepted)
     tracker = Tracker(host_state, spec["id"], spec["name"], live, spec["bridge"], accepted)
-    job: Job[Any] = tracker.job()
     run = tracker.run
+    job: Job[Any] = Job(run, tracker.source)
     run.at.keeps = spec.get("keep_value", False)
     with reading(host_state.settings.name, SPEC_OF_JOB):
         asked = Resources(**known_fields(Resources, spec["resources"]))

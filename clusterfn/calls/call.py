@@ -42,8 +42,7 @@ def run_call(function: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[
 
 def run(prepared: Prepared, on_interrupt: str) -> Any:
     """Run a prepared call as `run_call` does; "detach" or "stop" at Ctrl-C."""
-    job, _ = send_call(prepared, live=True)
-    return shown_to_end(job, prepared.where, on_interrupt)
+    return shown_to_end(send_call(prepared, live=True), prepared.where, on_interrupt)
 
 
 def submit_call(
@@ -51,7 +50,7 @@ def submit_call(
 ) -> Job[R]:
     """Send the call and return its Job. Large buffers are copied: afterwards the caller may change his arrays."""
     prepared = prepare(function, args, kwargs, options)
-    job, _ = send_call(prepared._replace(payload=prepared.payload.with_own_buffers()), in_turn=True)
+    job = send_call(prepared._replace(payload=prepared.payload.with_own_buffers()), in_turn=True)
     run_of(job).on_interrupt = options.on_interrupt
     return job
 
@@ -150,8 +149,8 @@ def complete(
     return Prepared(demand.host, job, payload, environment, demand.where, demand.config)
 
 
-def send_call(prepared: Prepared, live: bool = False, in_turn: bool = False) -> tuple[Job[Any], Tracker]:
-    """Send a prepared call, start it, and follow it; return its Job and what follows it.
+def send_call(prepared: Prepared, live: bool = False, in_turn: bool = False) -> Job[Any]:
+    """Send a prepared call, start it, and follow it; return its Job.
 
     Args:
         live: Whether what it prints is followed.
@@ -159,8 +158,8 @@ def send_call(prepared: Prepared, live: bool = False, in_turn: bool = False) -> 
     """
     host, spec, payload = prepared.host, prepared.job, prepared.payload
     tracker = Tracker(host, spec.id, spec.name, live, results=spec.results)
-    job: Job[Any] = tracker.job()
     run = tracker.run
+    job: Job[Any] = Job(run, tracker.source)
     run.at.keeps = spec.keep_value
     # The program may change its working directory before the job ends, so the folder is noted now.
     run.outputs = tuple((pattern, Path.cwd()) for pattern in spec.outputs)
@@ -174,4 +173,4 @@ def send_call(prepared: Prepared, live: bool = False, in_turn: bool = False) -> 
     sending.submit_job(spec, payload, needs, tracker)
     tracker.follow(in_turn)
     leaving.remember_going(run)
-    return job, tracker
+    return job

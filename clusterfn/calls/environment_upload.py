@@ -9,32 +9,29 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import functools
 import posixpath
 import threading
-import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.builder.progress import in_words
-from clusterfn.bridge.supervisor.text import counted, format_size
 from clusterfn.display import console
 from clusterfn.environment import build_plan, download
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import environment_builder, loop
 from clusterfn.hosts.environment_builder import BuildProgress, RemoteBuild
 from clusterfn.hosts.transfer import Transfer
+from clusterfn.scheduler import job_script
 
 if TYPE_CHECKING:
-    from clusterfn.environment.lock import LockedPackage
     from clusterfn.environment.resolve import LockedEnvironment
     from clusterfn.hosts.connection import Reply
     from clusterfn.hosts.host_state import HostState
 
-Say = Callable[[str], None]
-Progress = Callable[[BuildProgress], None]
 CannotHave = Callable[[str, Sequence[str], str], None]
 
 # These stages come in addition to those of the builder.
@@ -43,8 +40,6 @@ FETCHING, SENDING = "download", "send"
 # The folder of environments may be shared with a Unix group.
 _GROUP_READS = 0o640
 _OFTEN_S = 0.5
-# The user hears of uploads of this many bytes and more.
-MUCH = 10**9
 
 
 @dataclass(frozen=True)
@@ -87,14 +82,8 @@ class EnvironmentUpload:
         loop.begin(report_end())
 
 
-def upload_shown(host: HostState, environment: LockedEnvironment, say: Say) -> EnvironmentUpload:
-    """Upload it as `upload` does, and show meanwhile how far fetching is."""
-    with BuildDisplay() as display:
-        return upload(host, environment, say, display.show_build)
-
-
-def build(host: HostState, environment: LockedEnvironment, say: Say, on_progress: Progress) -> bool:
-    """Have it built now, and wait for that; whether there was anything to do.
+def build(host: HostState, environment: LockedEnvironment) -> bool:
+    """Have it built now, show how far that is, and wait for it; whether there was anything to do.
 
     Raises:
         EnvironmentBuildError, HostError: It cannot be made, or not be sent.
@@ -103,17 +92,20 @@ def build(host: HostState, environment: LockedEnvironment, say: Say, on_progress
     if host.settings.making.build_on == "node":
         problem = f"{host.settings.name} builds environments in the jobs that use them (build_on: node)"
         raise ConfigError(problem, host=host.settings.name, hint="call a function with it")
-    shipped = upload(host, environment, say, on_progress)
-    if shipped.build is None:
+    if not host.missing([environment.ready]):
         return False
-    ended = shipped.build.listen(on_progress)
-    sending = Transfer(SENDING, shipped.archives)
-    for number, reply in enumerate(shipped.archives, 1):
-        reply.result(None)
-        on_progress({"stage": SENDING, "done": number, "of": len(shipped.archives), "text": sending.amounts()})
-    for reply in shipped.before:
-        reply.result(None)
-    progress = ended.result()
+    with BuildDisplay() as display:
+        shipped = upload(host, environment, display)
+        if shipped.build is None:
+            return False
+        ended = shipped.build.listen(display.show_build)
+        sending, of = Transfer(SENDING, shipped.archives), len(shipped.archives)
+        for number, reply in enumerate(shipped.archives, 1):
+            reply.result(None)
+            display.show_build({"stage": SENDING, "done": number, "of": of, "text": sending.amounts()})
+        for reply in shipped.before:
+            reply.result(None)
+        progress = ended.result()
     if progress["stage"] == "failed":
         raise environment_builder.build_error(progress, host.settings.name)
     return True
@@ -131,104 +123,60 @@ class _LastUpload:
 _uploads: weakref.WeakKeyDictionary[HostState, dict[str, _LastUpload]] = weakref.WeakKeyDictionary()
 
 
-def upload(host: HostState, environment: LockedEnvironment, say: Say, on_progress: Progress) -> EnvironmentUpload:
-    """Send what the host lacks of it, and start its builder; once, however many jobs ask before it is there.
+def upload(host: HostState, environment: LockedEnvironment, display: BuildDisplay) -> EnvironmentUpload:
+    """Send what the host lacks of it, as it lacks the whole, and start its builder: once, however many jobs ask.
 
     Raises as `upload_missing`.
     """
     last = _uploads.setdefault(host, {}).setdefault(environment.ready, _LastUpload())
     with last.lock:
         if environment.ready not in host.contents and not last.upload.share():
-            last.upload = upload_missing(host, environment, say, on_progress)
+            last.upload = upload_missing(host, environment, display)
         # The environment may have become ready since the test above, and then nothing is to be waited for.
         return EnvironmentUpload() if environment.ready in host.contents else last.upload
 
 
-def upload_missing(
-    host: HostState, environment: LockedEnvironment, say: Say, on_progress: Progress
-) -> EnvironmentUpload:
-    """Send what the host lacks of it, and start its builder.
-
-    Args:
-        say: Called with a sentence about what the host lacks.
-        on_progress: Called with how far fetching is.
+def upload_missing(host: HostState, environment: LockedEnvironment, display: BuildDisplay) -> EnvironmentUpload:
+    """Send what the host lacks of it, say what that is, show how far fetching is, and start its builder.
 
     Raises:
         EnvironmentBuildError: A package can be fetched neither by the host nor by this machine.
     """
-    if not host.missing([environment.ready]):
-        return EnvironmentUpload()
-    facts = host.connection.facts
-    plan = build_plan.plan_of(environment, facts.version, facts.platform.partition("-")[2])
+    facts, setup = host.connection.facts, job_script.modules_setup(environment.host)
+    plan = build_plan.plan_of(environment, facts.version, facts.platform.partition("-")[2], setup)
     # The host fetches some of what is missing, and the rest is sent.
     theirs, ours, known_sizes = environment_builder.ask_lacking(host, plan)
     # The host knows the sizes of what it can reach, and this machine those of the others.
     sizes = download.download_sizes(ours)
-    tell_download(environment, theirs, ours, {**known_sizes, **sizes}, say)
-    size, tell = sum(sizes.values()), _seldom(on_progress)
-
-    def fetched(done: int, of: int, bytes: int) -> None:
-        tell({"stage": FETCHING, "done": done, "of": of, "bytes": bytes, "size": size})
-
+    build_plan.tell_download(environment, theirs, ours, {**known_sizes, **sizes}, console.tell)
+    document = plan.completed(bool(theirs), known_sizes)
+    fetched = functools.partial(display.show_fetched, sum(sizes.values()))
     # Each archive is sent as soon as it is here, while the others are fetched.
     sent = [
         host.connection.put(layout.blob(environment.root, sha256), path, mode=_GROUP_READS)
         for sha256, path in download.download_packages(ours, fetched, environment.indexes)
     ]
-    before = [*host.bridge.lay_out(), *sent]
     path = posixpath.join(layout.build_dir(environment.root, environment.id), layout.PLAN)
     # The builder starts once the plan exists, so the plan must arrive after all that it names.
-    planned = host.connection.put(path, plan.completed(bool(theirs), known_sizes), mode=_GROUP_READS, after=before)
+    planned = host.connection.put(path, document, mode=_GROUP_READS, after=sent)
     # From here, the builder continues on its own, even if this process ends. With `build_on: node`, each job builds.
     is_shared = host.settings.making.build_on != "node"
     build = environment_builder.start(host, environment.root, path, planned) if is_shared else None
-    return EnvironmentUpload([*before, planned], sent, build)
-
-
-def tell_download(
-    environment: LockedEnvironment,
-    theirs: Sequence[LockedPackage],
-    ours: Sequence[LockedPackage],
-    sizes: Mapping[str, int],
-    say: Say,
-) -> None:
-    """Say how many packages the host fetches (`theirs`), and how many this machine sends (`ours`).
-
-    Say how many bytes these have, too, if they are many. `sizes` are by SHA-256, as far as they are known.
-    """
-    host, count = environment.host.name, len(environment.lock.archives(environment.platform))
-    parts = [f"{host} fetches {len(theirs)}"] if theirs else []
-    parts += [f"{len(ours)} are sent"] if ours else []
-    parts += [f"{count - len(theirs) - len(ours)} are already there"] if len(theirs) + len(ours) < count else []
-    base = f" on {host}'s own Python {environment.base.version} ({environment.base.path})" if environment.base else ""
-    of = counted(count, "package")
-    say(f"{environment.title}: environment {environment.id[:8]} of {of}{base}: {', '.join(parts) or 'none to send'}")
-    fetched, sent = (sum(sizes.get(package.sha256, 0) for package in packages) for packages in (theirs, ours))
-    if fetched + sent < MUCH:
-        return
-    way = [f"{host} fetches {format_size(fetched)}"] if theirs else []
-    way += [f"this machine downloads and sends {format_size(sent)}"] if ours else []
-    is_known = all(package.sha256 in sizes for package in (*theirs, *ours))
-    size = f"{'' if is_known else 'at least '}{format_size(fetched + sent)}"
-    say(f"{environment.title}: {size} for {environment.root} on {host}: {', '.join(way)}")
-
-
-def _seldom(on_progress: Progress) -> Progress:
-    """Return a function that reports at most twice a second, and the end."""
-    due = [0.0]
-
-    def tell(progress: BuildProgress) -> None:
-        if progress["done"] == progress["of"] or time.monotonic() >= due[0]:
-            due[0] = time.monotonic() + _OFTEN_S
-            on_progress(progress)
-
-    return tell
+    if build is not None:
+        host.contents.expect(environment.ready, build.made)
+    return EnvironmentUpload([*sent, planned], sent, build)
 
 
 class BuildDisplay(console.Status):
     """How far a build is: a bar for each stage on a terminal, elsewhere a line for each, and now and then one more."""
 
-    _stage = ""
+    _stage, _due = "", 0.0
+
+    def show_fetched(self, size: int, done: int, of: int, moved: int) -> None:
+        """Show how far packages are fetched, of so many bytes: at most twice a second, and the end."""
+        if done == of or self.clock() >= self._due:
+            self._due = self.clock() + _OFTEN_S
+            self.show_build({"stage": FETCHING, "done": done, "of": of, "bytes": moved, "size": size})
 
     def show_build(self, progress: BuildProgress) -> None:
         """Show how far it is."""

@@ -9,7 +9,6 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING, RUNNING, STARTING, SUSPENDED
 from clusterfn.calls import liveness
 from clusterfn.calls.following import AgentSource, lose
-from clusterfn.calls.job import Job
 from clusterfn.calls.job_run import JobRun
 from clusterfn.calls.queue_place import is_from_host
 from clusterfn.calls.run import Location
@@ -44,10 +43,6 @@ class Tracker(WaitingJob):
         self.source = AgentSource(self.run, live)
         self.run.at_close.append(self._leave)
 
-    def job(self) -> Job[object]:
-        """Return the job of a user that ends with it."""
-        return Job(self.run, self.source)
-
     def follow(self, in_turn: bool = False) -> None:
         """Follow it from its first attempt on; in turn: once it is one of the oldest, begins, or is waited for."""
         if in_turn and not self._is_wanted:
@@ -55,9 +50,6 @@ class Tracker(WaitingJob):
             if not self.host.follow_window.enter(self):
                 return
         self.source.follow()
-        # A refusal may have ended it in the meantime.
-        if self.run.is_closed:
-            self._leave()
         loop.call(self._watch_heartbeat)
 
     def _skip_turn(self) -> None:
@@ -81,7 +73,10 @@ class Tracker(WaitingJob):
 
     def _watch_heartbeat(self) -> None:
         """Watch for its heartbeat to stop, once it is both started and followed."""
-        if self._is_started and self.source.awaited is not None and self.run.heartbeat.watch is None:
+        # A refusal may have ended it while it got its place among those that are followed.
+        if self.run.is_closed:
+            self._leave()
+        elif self._is_started and self.source.awaited is not None and self.run.heartbeat.watch is None:
             liveness.watch_heartbeat(self.run)
 
     # its submission

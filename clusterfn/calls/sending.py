@@ -6,14 +6,13 @@ calls, the elements of a group and the calls of a session all go this way. `desc
 
 from __future__ import annotations
 
-import concurrent.futures
 import functools
 import json
 import os
 import posixpath
 import stat
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,8 +20,7 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.calls import job_display
 from clusterfn.display import console
-from clusterfn.errors import ClusterfnError, HostError
-from clusterfn.hosts import bridge_bundle, loop
+from clusterfn.hosts import bridge_bundle
 from clusterfn.hosts.connection import Needed, Reply, TreeFile
 from clusterfn.hosts.rpc.file_requests import FileHead
 from clusterfn.hosts.transfer import Sending
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
     from clusterfn.config.job_spec import JobSpec
     from clusterfn.config.spec import Host, Interpreter
     from clusterfn.hosts.environment_choice import ResolvedEnvironment
-    from clusterfn.hosts.host_state import HostState
+    from clusterfn.hosts.host_state import HostState, Sends
     from clusterfn.packing.payload import Payload
 
 # A smaller file is sent sooner than the host answers whether it has it. The host leaves a file that it has as it is.
@@ -81,7 +79,7 @@ class Uploads(NamedTuple):
     """
 
     before: list[Reply[Any]]
-    uploads: Mapping[str, Callable[[], Reply[bool]]]
+    uploads: Sends
     bridge: str = ""
     inputs: Sequence[Reply[Any]] = ()
     environment: EnvironmentUpload | None = None
@@ -90,19 +88,20 @@ class Uploads(NamedTuple):
 def send_needs(host: HostState, payload: Payload, environment: ResolvedEnvironment) -> Uploads:
     """Send what the host lacks: the environment, the bridge, modules, files, buffers; start a builder if need be."""
     await_room(host)
+    made, upload, bridge = environment.made, None, host.bridge.folder
+    contents = {**environment.folders, **_named_by_content(host.root, payload)}
+    asked = [*_large(contents), *([made.ready] if made is not None else ())]
     with job_display.nothing_runs():
-        upload = None
-        if environment.made is not None:
+        missing = host.missing(asked)
+        if made is not None and made.ready in missing:
             # The module takes time to import, and many calls make no environment.
             from clusterfn.calls import environment_upload
 
             # It comes first: its builder then works while the rest is on its way.
-            upload = environment_upload.upload_shown(host, environment.made, console.tell)
-        bridge, before = host.bridge.folder, host.bridge.lay_out()
-        uploads: dict[str, Callable[[], Reply[bool]]] = {bridge: functools.partial(host.bridge.put, bridge)}
-        scripts, contents = send_scripts(host, environment.folders), send_contents(host, payload)
-    uploads = {**uploads, **scripts.uploads, **contents.uploads}
-    before = [*before, *scripts.before, *contents.before, *(upload.before if upload else ())]
+            with environment_upload.BuildDisplay() as display:
+                upload = environment_upload.upload(host, made, display)
+        uploads: Sends = {bridge: functools.partial(host.bridge.put, bridge), **_sends(host, contents)}
+        before = [*_sent(host, uploads), *(upload.before if upload is not None else ())]
     # The values that a call takes come from jobs that may still be on their way.
     inputs = [request for reference in payload.inputs for request in reference.source.open_requests()]
     # Without a scheduler a job begins at once, and follows its builder itself.
@@ -110,47 +109,31 @@ def send_needs(host: HostState, payload: Payload, environment: ResolvedEnvironme
     return Uploads(before, uploads, bridge, inputs, reporting)
 
 
-def send_scripts(host: HostState, folders: Mapping[str, Mapping[str, bytes]]) -> Uploads:
+def send_scripts(host: HostState, folders: Mapping[str, Mapping[str, bytes]]) -> list[Reply[bool]]:
     """Send these folders of an environment, whose files are programs."""
-    before, uploads = list[Reply[Any]](), dict[str, Callable[[], Reply[bool]]]()
-    for path, folder in folders.items():
-        files = [TreeFile(name, data, _EXECUTABLE) for name, data in folder.items()]
-        uploads[path] = functools.partial(host.connection.put_tree, path, files)
-        before += host.contents.send(path, uploads[path])
-    return Uploads(before, uploads)
+    return _sent(host, _sends(host, folders))
 
 
 def send_contents(host: HostState, payload: Payload) -> Uploads:
     """Send the modules, files and large buffers that the host lacks: all of them are named by their content."""
-    contents = dict(_named_by_content(host.root, payload))
-    large = [path for path, what in contents.items() if _size_of(what) > _WORTH_ASKING]
-    missing = host.missing(large) | (contents.keys() - set(large))
-    uploads = {path: functools.partial(_put, host, path, what) for path, what in contents.items()}
-    sent = [host.contents.send(path, uploads[path]) for path in missing]
-    return Uploads([reply for replies in sent for reply in replies], uploads)
+    contents = _named_by_content(host.root, payload)
+    host.missing(_large(contents))
+    uploads = _sends(host, contents)
+    return Uploads(_sent(host, uploads), uploads)
 
 
-def _needed(host: HostState, needs: Uploads) -> Needed:
-    """Return what a folder needs, and have sent again what the host finds gone or damaged when it gets the folder."""
+def _large(contents: Mapping[str, Any]) -> list[str]:
+    """Return the paths of what the host is asked about before it is sent."""
+    return [path for path, what in contents.items() if _size_of(what) > _WORTH_ASKING]
 
-    async def send_again(paths: list[str]) -> HostError | None:
-        # The host has just found these missing or damaged, so what this process remembers of them is wrong.
-        host.contents.distrust(paths)
-        error: BaseException | None = None
-        try:
-            sent = await loop.in_thread(
-                lambda: [host.contents.send(path, needs.uploads[path]) for path in paths], "clusterfn-send-again"
-            )
-            errors = [await reply.error() for replies in sent for reply in replies]
-            error = next(filter(None, errors), None)
-        except (ClusterfnError, OSError, concurrent.futures.CancelledError) as ended:
-            # A file on this machine may be gone, too.
-            error = ended
-        if error is not None and not isinstance(error, HostError):
-            error = HostError(f"it was not sent again: {error}", host=host.settings.name)
-        return error
 
-    return Needed(list(needs.uploads), [needs.bridge] if needs.bridge else [], send_again)
+def _sends(host: HostState, contents: Mapping[str, Any]) -> Sends:
+    return {path: functools.partial(_put, host, path, what) for path, what in contents.items()}
+
+
+def _sent(host: HostState, uploads: Sends) -> list[Reply[bool]]:
+    """Send what the host is not known to have; return what must succeed before all of it is there."""
+    return [reply for path, upload in uploads.items() for reply in host.contents.send(path, upload)]
 
 
 def is_in_place(host: Host, interpreter: Interpreter) -> bool:
@@ -184,7 +167,10 @@ def send_folder(
     host = place.host
     sync = host.scheduler.has_nodes if durable is None else durable
     after = [*needs.inputs, *needs.before]
-    folder = host.connection.put_tree(place.folder, files, sync=sync, after=after, needs=_needed(host, needs))
+    # The host may find gone or damaged, when it gets the folder, what it has had.
+    again = functools.partial(host.send_again, needs.uploads)
+    needed = Needed(list(needs.uploads), [needs.bridge] if needs.bridge else [], again)
+    folder = host.connection.put_tree(place.folder, files, sync=sync, after=after, needs=needed)
     place.laid_out = folder
     place.sending = Sending([*needs.before, folder])
     job.show_transfer(place.sending)
@@ -211,18 +197,21 @@ def given_paths(root: str, payload: Payload) -> dict[str, PurePath]:
     return {posixpath.join(root, layout.FILES, name): path for name, path in payload.given.items()}
 
 
-def _named_by_content(root: str, payload: Payload) -> list[tuple[str, Any]]:
-    """List what is sent once, by its path on the host: large buffers, modules, files and folders."""
-    named: list[tuple[str, Any]] = [
-        (layout.blob(root, digest), (payload.crcs[digest], data)) for digest, data in payload.blobs.items()
-    ]
+def _named_by_content(root: str, payload: Payload) -> dict[str, Any]:
+    """Return what is sent once, by its path on the host: large buffers, modules, files and folders."""
+    named: dict[str, Any] = {
+        layout.blob(root, digest): (payload.crcs[digest], data) for digest, data in payload.blobs.items()
+    }
     if payload.sources:
-        named.append((layout.sources_dir(root, payload.sources.digest), payload.sources))
-    return named + [(posixpath.join(root, layout.FILES, item.digest, item.name), item) for item in payload.shipments]
+        named[layout.sources_dir(root, payload.sources.digest)] = payload.sources
+    return {**named, **{posixpath.join(root, layout.FILES, item.digest, item.name): item for item in payload.shipments}}
 
 
 def _put(host: HostState, path: str, what: Any) -> Reply[bool]:
     connection = host.connection
+    if isinstance(what, Mapping):
+        # Programs of an environment.
+        return connection.put_tree(path, [TreeFile(name, data, _EXECUTABLE) for name, data in what.items()])
     if isinstance(what, bridge_bundle.FileBundle):
         return connection.put_tree(path, [TreeFile(name, data, _PRIVATE) for name, data in what.files.items()])
     if not isinstance(what, FileUpload):
@@ -241,9 +230,11 @@ def _put(host: HostState, path: str, what: Any) -> Reply[bool]:
 
 
 def _size_of(what: Any) -> int:
+    if isinstance(what, FileUpload):
+        return what.size
     if isinstance(what, bridge_bundle.FileBundle):
         return sum(map(len, what.files.values()))
-    return what.size if isinstance(what, FileUpload) else len(what[1])
+    return sum(map(len, what.values())) if isinstance(what, Mapping) else len(what[1])
 
 
 # the same as text
@@ -251,7 +242,7 @@ def _size_of(what: Any) -> int:
 
 def describe(host: HostState, job: JobSpec, payload: Payload) -> str:
     """Describe for a person what would be sent and run: the script, the commands, the files and their sizes."""
-    contents = dict(_named_by_content(job.root, payload))
+    contents = _named_by_content(job.root, payload)
     missing = host.missing(list(contents)) if contents else set()
     lines = [
         f"# job {job.name} on {job.host.name} ({job.host.scheduler}), in {layout.job_dir(job.root, job.id)}",

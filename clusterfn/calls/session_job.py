@@ -21,7 +21,7 @@ from clusterfn.bridge.supervisor.text import counted, format_duration
 from clusterfn.calls import job_display, leaving, sending
 from clusterfn.calls.call import Prepared, send_call
 from clusterfn.calls.demand import job_name
-from clusterfn.calls.job import withdraw
+from clusterfn.calls.job import run_of, withdraw
 from clusterfn.calls.session_call import ActorCall, Actors, CallLocation, SessionCallJob, lost_with
 from clusterfn.calls.session_stream import CallStream
 from clusterfn.config.job_spec import SessionSpec
@@ -58,8 +58,8 @@ class SessionJob:
         self._sending: set[Reply[bool]] = set()
         serving = cast(SessionSpec, prepared.job.serving)
         self.actors = Actors(serving.workers)
-        self.job, tracker = send_call(prepared)
-        self._run = tracker.run
+        self.job = send_call(prepared)
+        self._run = run_of(self.job)
         # What exists of calls that were not sent, once the session is to skip their numbers: it serves in order.
         self._unsent: set[str] = set()
         # The loop alone touches it.

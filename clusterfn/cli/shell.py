@@ -18,7 +18,6 @@ from clusterfn.bridge.job_states import PENDING
 from clusterfn.calls import environment_upload, sending
 from clusterfn.calls.attach import attach as find
 from clusterfn.calls.attach import find_job
-from clusterfn.calls.environment_upload import BuildDisplay
 from clusterfn.calls.group import JobGroup
 from clusterfn.cli import target
 from clusterfn.cli.output import has_ended
@@ -77,9 +76,8 @@ def _environment_of(host: HostState, which: str | None) -> str:
     """Find, and build if need be, the environment of a host's jobs; return it as JSON."""
     ready = host.environments.find(EnvironmentRequest(which), console.tell)
     if ready.made is not None:
-        with BuildDisplay() as display:
-            environment_upload.build(host, ready.made, console.tell, display.show_build)
-    for reply in sending.send_scripts(host, ready.folders).before:
+        environment_upload.build(host, ready.made)
+    for reply in sending.send_scripts(host, ready.folders):
         reply.result(_TIMEOUT_S)
     python, activation = ready.interpreter.path, ready.interpreter.activation
     return json.dumps({"python": python, "activation": activation, "env": dict(host.settings.env)})

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.supervisor.text import counted, format_size
 from clusterfn.environment.lock import WHEEL, LockedPackage, file_name
 from clusterfn.environment.project import GIT
-from clusterfn.scheduler import job_script
 
 if TYPE_CHECKING:
     from clusterfn.environment.resolve import LockedEnvironment
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 # The version of what goes into the hash of a built wheel: a change here builds all of them again.
 _WHEEL_FORMAT = 1
 _ZSTD_TABLE = Path(__file__).with_name("zstd.yml")
+# The user hears of downloads of this many bytes and more.
+MUCH = 10**9
 
 
 class EnvironmentPlan(NamedTuple):
@@ -50,16 +52,17 @@ class EnvironmentPlan(NamedTuple):
         return json.dumps({**self.document, "fetch": fetch, "packages": packages}).encode()
 
 
-def plan_of(environment: LockedEnvironment, python: tuple[int, ...], machine: str) -> EnvironmentPlan:
+def plan_of(environment: LockedEnvironment, python: tuple[int, ...], machine: str, setup: str) -> EnvironmentPlan:
     """Return the plan of an environment.
 
     Args:
         python, machine: The version of the host's own Python, which runs the builder, and its kind of processor.
+        setup: Lines of shell that load the host's modules.
     """
     host, base, zstd = environment.host, environment.base, _zstandard_wheel(python, machine)
     lock, platform = environment.lock, environment.platform
     archives, builds, virtual = lock.archives(platform), lock.builds(platform), lock.virtual_packages(platform)
-    setup = job_script.modules_setup(host) if any(package.is_source for package in archives) else ""
+    setup = setup if any(package.is_source for package in archives) else ""
     document = {
         "format": layout.FORMAT,
         "id": environment.id,
@@ -83,6 +86,34 @@ def plan_of(environment: LockedEnvironment, python: tuple[int, ...], machine: st
     }
     needed = [*archives, *builds, *([zstd] if zstd else [])]
     return EnvironmentPlan(document, {package.sha256: package for package in needed})
+
+
+def tell_download(
+    environment: LockedEnvironment,
+    theirs: Sequence[LockedPackage],
+    ours: Sequence[LockedPackage],
+    sizes: Mapping[str, int],
+    say: Callable[[str], None],
+) -> None:
+    """Say how many packages the host fetches (`theirs`), and how many this machine sends (`ours`).
+
+    Say how many bytes these have, too, if they are many. `sizes` are by SHA-256, as far as they are known.
+    """
+    host, count = environment.host.name, len(environment.lock.archives(environment.platform))
+    parts = [f"{host} fetches {len(theirs)}"] if theirs else []
+    parts += [f"{len(ours)} are sent"] if ours else []
+    parts += [f"{count - len(theirs) - len(ours)} are already there"] if len(theirs) + len(ours) < count else []
+    base = f" on {host}'s own Python {environment.base.version} ({environment.base.path})" if environment.base else ""
+    of = counted(count, "package")
+    say(f"{environment.title}: environment {environment.id[:8]} of {of}{base}: {', '.join(parts) or 'none to send'}")
+    fetched, sent = (sum(sizes.get(package.sha256, 0) for package in packages) for packages in (theirs, ours))
+    if fetched + sent < MUCH:
+        return
+    way = [f"{host} fetches {format_size(fetched)}"] if theirs else []
+    way += [f"this machine downloads and sends {format_size(sent)}"] if ours else []
+    is_known = all(package.sha256 in sizes for package in (*theirs, *ours))
+    size = f"{'' if is_known else 'at least '}{format_size(fetched + sent)}"
+    say(f"{environment.title}: {size} for {environment.root} on {host}: {', '.join(way)}")
 
 
 def planned_package(package: LockedPackage, environment: LockedEnvironment, setup: str) -> dict[str, Any]:

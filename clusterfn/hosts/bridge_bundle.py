@@ -177,6 +177,10 @@ class HostContents:
         """Return those that neither are there nor come."""
         return [path for path in paths if path not in self and path not in self._coming]
 
+    def expect(self, path: str, coming: Reply[bool]) -> None:
+        """Take note that it comes, with what is answered once it is there."""
+        self._coming[path] = coming
+
     def send(self, path: str, upload: Callable[[], Reply[bool]]) -> list[Reply[bool]]:
         """Call `upload` if the path neither is there nor comes; return what must succeed before it is there.
 

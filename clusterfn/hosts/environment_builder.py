@@ -21,10 +21,11 @@ from clusterfn.environment.lock import LockedPackage
 from clusterfn.environment.project import GIT
 from clusterfn.errors import ClusterfnError, EnvironmentBuildError, HostError
 from clusterfn.hosts import loop
+from clusterfn.hosts.connection import Reply
 from clusterfn.hosts.rpc.requests import Followed
 
 if TYPE_CHECKING:
-    from clusterfn.hosts.connection import Reply, SpawnReply
+    from clusterfn.hosts.connection import SpawnReply
     from clusterfn.hosts.host_state import HostState
 
 BuildProgress = Mapping[str, Any]
@@ -127,7 +128,7 @@ def ask_lacking(host: HostState, plan: EnvironmentPlan) -> Lacking:
 def start(host: HostState, root: str, plan: str, after: Reply[Any]) -> RemoteBuild:
     """Start the builder on the machine that ssh reaches, with the plan in that file, once `after` has succeeded."""
     build = RemoteBuild(host, posixpath.join(posixpath.dirname(plan), f"log-{secrets.token_hex(4)}"))
-    build.spawn(host.bridge.words(layout.BUILD, "build", plan), root, [after])
+    build.spawn(host.bridge.words(layout.BUILD, "build", plan), root, [*host.bridge.lay_out(), after])
     return build
 
 
@@ -171,12 +172,16 @@ class RemoteBuild:
     """A builder that was started on a host, followed by its log there, which no other builder writes.
 
     Its listeners get its progress, on the connection's reader thread.
+
+    Attributes:
+        made: Answered once the environment is complete; its error says that it will not be.
     """
 
     def __init__(self, host: HostState, log: str) -> None:
         self._host = host
         self._log = log
         self._outcome: Future[BuildProgress] = Future()
+        self.made: Reply[bool] = Reply(lambda: None)
         self._lines = Lines()
         self.listeners: list[Callable[[BuildProgress], None]] = []
         self._joins = itertools.count()
@@ -236,6 +241,7 @@ class RemoteBuild:
 
     def refused(self, error: BaseException) -> None:
         """End the build with an error: it was never started."""
+        self.made.reject(error)
         with contextlib.suppress(InvalidStateError):
             self._outcome.set_exception(error)
         self._stop()
@@ -261,6 +267,10 @@ class RemoteBuild:
                 self._report(line)
 
     def _end(self, last: BuildProgress) -> None:
+        if last["stage"] == "done":
+            self.made.resolve(True)
+        else:
+            self.made.reject(build_error(last, ""))
         # The log and the process both say that it has ended.
         with contextlib.suppress(InvalidStateError):
             self._outcome.set_result(last)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import functools
 import os
 import posixpath
 from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.environment import existing
-from clusterfn.errors import HostError
+from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.hosts import loop
 from clusterfn.hosts.bridge_bundle import HostBridge, HostContents
 from clusterfn.hosts.connection import HostConnection, connection_for
@@ -22,6 +24,7 @@ from clusterfn.scheduler import scheduler_for
 
 if TYPE_CHECKING:
     from clusterfn.config.spec import Host
+    from clusterfn.hosts.connection import Reply
     from clusterfn.scheduler.base import Scheduler
 
 CALLER = existing.CALLER
@@ -30,6 +33,8 @@ _PROBE_TIMEOUT_S = 60.0
 # of folders on the host. With twenty thousand jobs, one walk takes seconds, and no end is reported meanwhile.
 MOST_FOLLOWED = 4000
 T = TypeVar("T")
+Sends = Mapping[str, "Callable[[], Reply[bool]]"]
+"""By path, what sends it."""
 
 
 class HostState:
@@ -134,6 +139,23 @@ class HostState:
         answers = self.connection.have(unknown).result(_PROBE_TIMEOUT_S) if unknown else []
         self.contents.add(path for path, exists in zip(unknown, answers) if exists)
         return {path for path in paths if path not in self.contents}
+
+    async def send_again(self, uploads: Sends, paths: list[str]) -> HostError | None:
+        """Send what the host has just found missing or damaged; return the error if that failed."""
+        self.contents.distrust(paths)
+        error: BaseException | None = None
+        try:
+            sent = await loop.in_thread(
+                lambda: [self.contents.send(path, uploads[path]) for path in paths], "clusterfn-send-again"
+            )
+            errors = [await reply.error() for replies in sent for reply in replies]
+            error = next(filter(None, errors), None)
+        except (ClusterfnError, OSError, concurrent.futures.CancelledError) as ended:
+            # A file on this machine may be gone, too.
+            error = ended
+        if error is not None and not isinstance(error, HostError):
+            error = HostError(f"it was not sent again: {error}", host=self.settings.name)
+        return error
 
     @functools.cached_property
     def environments(self) -> EnvironmentResolver:

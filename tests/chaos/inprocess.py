@@ -91,4 +91,4 @@ class Here:
         prepared = prepare(function.__wrapped__, (), {"path": str(place), **arguments}, function.options)
         arguments["path"] = str(self.world.runs / prepared.job.id)
         payload = payloads.pack(function.__wrapped__, (), arguments)
-        return Sent(send_call(prepared._replace(payload=payload), live=live)[0], host, self.world)
+        return Sent(send_call(prepared._replace(payload=payload), live=live), host, self.world)

@@ -81,7 +81,7 @@ def submit(calls, order):
     prepared = call.prepare(calls[order["call"]], (), arguments, options)
     prepared.host.connection.ping().result(150)  # an agent that was killed a moment ago has a successor now
     say(id=order["id"], ready=True, agent=prepared.host.connection.facts.pid)
-    return call.send_call(prepared)[0]
+    return call.send_call(prepared)
 
 
 def submit_map(calls, order):

@@ -63,7 +63,7 @@ class Talk:
     def begin(self, every: float, waits: bool = False) -> Talk:
         options = parse_options({"host": "far"})
         prepared = call.prepare(speaker(self.runs, self.lines, every, self.gate if waits else ""), (), {}, options)
-        self.job = call.send_call(prepared, live=True)[0]
+        self.job = call.send_call(prepared, live=True)
         run_of(self.job).listen(self._hear)
         return self
 

@@ -140,7 +140,7 @@ class HeldHost:
         self.scheduler = scheduler_for(self.settings, {"user": "ada", "boot_id": BOOT, "queue": lambda: ()})
         self.scheduler_rules = self.scheduler
         self.follow_window: FollowWindow[Any] = FollowWindow()
-        self.contents = Mock()
+        self.contents = self.send_again = Mock()
         self.bridge = SimpleNamespace(folder="/root/bridge/abc123", supervise=self._supervise, distrust=Mock())
         self.held = HeldConnection()
         self.is_connected = True
@@ -188,7 +188,7 @@ class World:
         patch.setattr(exit_flush, "run_in_thread", lambda work, _: work())
         host: Any = self.host
         self.tracker = Tracker(host, "7f3a000011112222", "train")
-        self.job: Job[Any] = self.tracker.job()
+        self.job: Job[Any] = Job(self.tracker.run, self.tracker.source)
         spec, uploads = samples.job(self.host.settings), sending.Uploads([], {})
         sending.submit_job(spec, pack(len, ("",), {}, None), uploads, self.tracker)
         self.tracker.follow()

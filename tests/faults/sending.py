@@ -19,7 +19,7 @@ def damaged_payload(change: Callable[[bytearray], bytearray]) -> Callable[[Case]
     def send(case: Case) -> Job[Any]:
         prepared = call.prepare(case.row.call, tuple(case.row.args), {}, case.function.options)
         data = bytes(change(bytearray(prepared.payload.data)))
-        return call.send_call(prepared._replace(payload=prepared.payload._replace(data=data)))[0]
+        return call.send_call(prepared._replace(payload=prepared.payload._replace(data=data)))
 
     return send
 
@@ -37,6 +37,6 @@ def interpreter(change: Callable[[Path], None]) -> Callable[[Case], Job[Any]]:
         prepared = call.prepare(case.row.call, tuple(case.row.args), {}, function.options)
         link.unlink()
         change(link)
-        return call.send_call(prepared)[0]
+        return call.send_call(prepared)
 
     return send

@@ -210,7 +210,7 @@ class Nothing:
 def test_every_outcome_settles_its_job_with_a_value_or_a_named_error(published: Any, value: bytes) -> None:
     host: Any = Nothing()
     tracker = Tracker(host, "7f3a" * 4, "train")
-    job: Job[Any] = tracker.job()
+    job: Job[Any] = Job(tracker.run, tracker.source)
     reply: Reply[bytes] = Reply(lambda: None)
     host.follow, host.follow_window = lambda *_, **__: reply, FollowWindow()
     tracker.follow()

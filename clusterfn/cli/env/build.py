@@ -9,7 +9,6 @@ from pathlib import Path
 
 from clusterfn.bridge.supervisor.text import counted, format_size
 from clusterfn.calls import environment_upload
-from clusterfn.calls.environment_upload import BuildDisplay
 from clusterfn.cli.env import read_ready, seconds
 from clusterfn.cli.target import host_state
 from clusterfn.config import config_file
@@ -124,8 +123,7 @@ def build(args: argparse.Namespace) -> int:
     if locked.why:
         console.tell(locked.why)
     try:
-        with BuildDisplay() as display:
-            new = environment_upload.build(host, locked, console.tell, display.show_build)
+        new = environment_upload.build(host, locked)
     except KeyboardInterrupt:
         on = f"on {host.settings.name}, unless nothing was sent yet"
         console.warn(f"the build keeps running {on}; run the same command to follow it")

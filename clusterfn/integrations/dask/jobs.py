@@ -278,7 +278,7 @@ class WorkerJobs:
         # All workers run the same source code, although the files may change between two jobs.
         payload = payload._replace(sources=prepared.payload.sources)
         job = prepared.job._replace(id=secrets.token_hex(8), name=name)
-        sent, _ = send_call(prepared._replace(payload=payload, job=job))
+        sent = send_call(prepared._replace(payload=payload, job=job))
         leaving.forget_going(run_of(sent))
         began = time.monotonic()
         self._running[name] = sent

@@ -251,8 +251,7 @@ def send_held(prepared: Prepared, held: KernelSpec) -> Job[Any]:
     Raises:
         ClusterfnError: It cannot be sent.
     """
-    job: Job[Any]
-    job, _ = send_call(prepared._replace(job=prepared.job._replace(kernel=held)))
+    job = send_call(prepared._replace(job=prepared.job._replace(kernel=held)))
     leaving.forget_going(run_of(job))
     console.tell(f"{job.id} {prepared.job.name} on {job.host}")
     return job

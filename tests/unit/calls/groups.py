@@ -68,7 +68,7 @@ class Garbling(agent):
 def followed(host: HostState, job_id: str = "7f3a" * 4) -> Job[Any]:
     """A job that runs on that host, as it is followed after it was sent."""
     tracker = Tracker(host, job_id, "train")
-    job: Job[Any] = tracker.job()
+    job: Job[Any] = Job(tracker.run, tracker.source)
     tracker.follow()
     tracker.taken(Started("b0:1:2"))
     tracker.queued()

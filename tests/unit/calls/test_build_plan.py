@@ -101,7 +101,7 @@ def package(name: str, url: str = "") -> LockedPackage:
 def said(theirs: list[LockedPackage], ours: list[LockedPackage], sizes: dict[str, int]) -> list[str]:
     lines: list[str] = []
     known = {**{name * 8: size for name, size in sizes.items()}, **download.download_sizes(ours)}
-    environment_upload.tell_download(locked(*theirs, *ours), theirs, ours, known, lines.append)
+    build_plan.tell_download(locked(*theirs, *ours), theirs, ours, known, lines.append)
     return lines
 
 
@@ -121,7 +121,7 @@ def test_what_the_host_fetches_is_reported_with_its_size_if_it_is_large():
 
 
 def test_what_this_machine_sends_counts_too_and_what_is_unknown_is_reported(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(environment_upload, "MUCH", 1000)
+    monkeypatch.setattr(build_plan, "MUCH", 1000)
     wheel = tmp_path / "own.whl"
     wheel.write_bytes(b"x" * 800)
     own, unknown = package("own", wheel.as_uri()), package("gone", (tmp_path / "gone.whl").as_uri())
@@ -138,7 +138,7 @@ def test_what_this_machine_sends_counts_too_and_what_is_unknown_is_reported(tmp_
 def test_a_host_that_lacks_what_nobody_named_is_reported_as_such(answer: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(environment_builder, "run_builder", lambda *_, **__: [answer])
     facts = SimpleNamespace(version=(3, 11), platform="linux-x86_64")
-    session: Any = SimpleNamespace(missing=list, settings=HOST, connection=SimpleNamespace(facts=facts))
+    session: Any = SimpleNamespace(settings=HOST, connection=SimpleNamespace(facts=facts))
 
     with pytest.raises(HostError, match="tensor01 sent which archives it lacks in a form"):
-        environment_upload.upload_missing(session, locked(PYTHON, package("torch")), print, print)
+        environment_upload.upload_missing(session, locked(PYTHON, package("torch")), environment_upload.BuildDisplay())

@@ -64,25 +64,15 @@ def packed_for(monkeypatch):
     return targets
 
 
-@pytest.mark.parametrize("version", [CALLER, OTHER])
-def test_a_call_is_packed_once_where_the_python_of_its_environment_is_known(host, monkeypatch, version):
-    host.expected = host.version = version
+@pytest.mark.parametrize(("expected", "version"), [(CALLER, CALLER), (OTHER, OTHER), (CALLER, OTHER)])
+def test_a_call_is_packed_again_only_where_its_environment_has_another_python(host, monkeypatch, expected, version):
+    host.expected, host.version = expected, version
     targets = packed_for(monkeypatch)
 
     prepared = call.prepare(abs, (1,), {}, parse_options({"host": "local"}))
 
-    assert targets == [version]
+    assert targets == list(dict.fromkeys([expected, version]))
     assert prepared.job.interpreter.version == version
-
-
-def test_it_is_packed_again_where_that_turns_out_to_be_another(host, monkeypatch):
-    host.version = OTHER
-    targets = packed_for(monkeypatch)
-
-    prepared = call.prepare(abs, (1,), {}, parse_options({"host": "local"}))
-
-    assert targets == [CALLER, OTHER]
-    assert prepared.job.interpreter.version == OTHER
 
 
 def test_a_note_is_said_once_unless_the_job_has_what_it_says_it_lacks(capsys, monkeypatch):

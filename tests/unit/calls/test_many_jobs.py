@@ -193,7 +193,7 @@ def test_what_has_not_begun_never_does_once_the_caller_has_gone():
 def made(host: Any, digit: int = 0) -> tuple[Tracker, Job[Any]]:
     """A job of that host, and what follows it."""
     tracker = Tracker(host, f"7f3a00001111222{digit}", "train")
-    return tracker, tracker.job()
+    return tracker, Job(tracker.run, tracker.source)
 
 
 def test_the_oldest_jobs_are_followed_and_those_that_begin_are_canceled_or_waited_for(hosts, monkeypatch):
@@ -262,10 +262,13 @@ def test_a_refused_job_keeps_no_place_among_those_that_are_followed(hosts: Calla
     monkeypatch.setattr(host_state, "MOST_FOLLOWED", 1)
     ((name, node),) = hosts(1).nodes.items()
     host = open_host(config_file.load().resolve(name)[0])
-    *trackers, late = [made(host, digit)[0] for digit in range(4)]
+    first, *trackers, late = [made(host, digit)[0] for digit in range(5)]
+    first.run.close()  # refused, before its caller comes to the next line
+    first.follow(in_turn=True)
     trackers[0].follow(in_turn=True)
+    until(lambda: trackers[0].source.awaited is not None)
 
-    trackers[1].run.close()  # refused, before its caller comes to the next line
+    trackers[1].run.close()  # refused, too
     trackers[1].follow(in_turn=True)
     trackers[2].follow(in_turn=True)
     assert trackers[2].source.awaited is None

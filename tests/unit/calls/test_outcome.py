@@ -18,6 +18,7 @@ from clusterfn import errors
 from clusterfn.bridge import layout
 from clusterfn.calls import outcome, outcome_errors
 from clusterfn.calls.arriving import Arriving
+from clusterfn.calls.job import Job
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.config.spec import ResultPolicy
 from clusterfn.errors import ResultError
@@ -331,7 +332,7 @@ def test_values_that_come_at_once_share_the_memory_that_is_free(monkeypatch):
 def test_a_job_ends_as_its_outcome_says_though_its_value_has_no_room_here(little_memory, kind, state):
     session = Mock(root="/root", settings=Mock(result_policy=ResultPolicy), follow_window=FollowWindow())
     tracker = Tracker(session, "7f3a000011112222", "train")
-    job = tracker.job()
+    job = Job(tracker.run, tracker.source)
     reply = session.connection.follow.return_value = Reply(lambda: None)
     tracker.follow()
     content = json.dumps({"kind": kind, "value": {"size": 2 << 20, "crc": 1}}).encode()

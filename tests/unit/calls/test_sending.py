@@ -11,6 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from clusterfn.calls import liveness, sending
+from clusterfn.calls.job import Job
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.calls.queue_place import QueuePlace
 from clusterfn.calls.submission_line import WaitingJob
@@ -18,7 +19,7 @@ from clusterfn.errors import ClusterfnError, HostError, SubmitError, Unreachable
 from clusterfn.hosts import exit_flush, loop
 from clusterfn.hosts.bridge_bundle import HostContents
 from clusterfn.hosts.connection import Reply, Spawned, SpawnReply
-from clusterfn.hosts.host_state import FollowWindow
+from clusterfn.hosts.host_state import FollowWindow, HostState
 from clusterfn.packing import payload
 from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, SchedulerVerdict, Submission
@@ -54,6 +55,7 @@ def test_a_file_that_is_gone_here_when_the_host_needs_it_again_ends_its_job(tmp_
     sent = Mock(exception=lambda *_: None)
     upload = Mock(side_effect=lambda: argument.read_bytes() and sent)
     host = Mock(contents=HostContents(), settings=SimpleNamespace(name="lab8"))
+    host.send_again = lambda *given: HostState.send_again(host, *given)
     uploads = sending.Uploads(host.contents.send("/root/files/a", upload), {"/root/files/a": upload})
     sending.send_folder(SimpleNamespace(folder="/root/jobs/x", host=host), Mock(), [], uploads)
     needed = host.connection.put_tree.call_args.kwargs["needs"]
@@ -74,7 +76,7 @@ def removal():
 def tracker(removal):
     connection = SimpleNamespace(run=lambda argv: removal)
     made = Tracker(Mock(root="/root", connection=connection, settings=SimpleNamespace(name="cluster")), "7f3a", "train")
-    made.job()
+    Job(made.run, made.source)
     return made
 
 
@@ -182,7 +184,7 @@ def test_a_job_that_the_host_cannot_conclude_is_given_up_after_two_failures_in_a
     host.bridge.supervise.side_effect = lambda *_, **__: printed(said.pop(0))
     host.connection.have.side_effect = lambda _: answered([True])
     tracker, given_up, verdict = Tracker(host, "7f3a000011112222", "f"), [], SchedulerVerdict("lost", "it is gone")
-    job = tracker.job()
+    job = Job(tracker.run, tracker.source)
     for _ in range(4):
         loop.start(liveness.conclude_or_give_up(tracker.run, verdict)).result(WAIT_S)
         settle()
@@ -231,7 +233,7 @@ def test_a_job_that_waits_for_a_gpu_of_this_program_says_so(is_this_machine, pid
 def test_a_suspended_job_runs_again_once_its_scheduler_says_so(phase, state):
     host = Mock(scheduler=Slurm(SLURM, "ada"), root="/root", follow_window=FollowWindow())
     tracker = Tracker(host, "7f3a000011112222", "f")
-    job = tracker.job()
+    job = Job(tracker.run, tracker.source)
     tracker.run.set_state("SUSPENDED", "by an administrator")
 
     tracker.on_scheduler(SlurmState(phase, phase.upper(), "None", "7"))

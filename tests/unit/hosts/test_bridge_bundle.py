@@ -162,9 +162,10 @@ def test_what_is_on_its_way_is_not_sent_again_and_all_wait_for_it() -> None:
 
     assert len(upload.sent) == 1
     assert waits == [[upload.sent[0]]] * 300
-    assert contents.unknown(["/root/bridge/1", "/root/x"]) == ["/root/x"]
+    contents.expect("/root/envs/2/ready.json", upload.sent[0])
+    assert contents.unknown(["/root/bridge/1", "/root/envs/2/ready.json", "/root/x"]) == ["/root/x"]
     upload.sent[0].resolve(True)
-    assert asked(contents, upload) == [[]] and "/root/bridge/1" in contents
+    assert asked(contents, upload) == [[]] and "/root/bridge/1" in contents and "/root/envs/2/ready.json" in contents
 
 
 def test_what_has_failed_is_sent_again() -> None:

@@ -104,7 +104,7 @@ def test_progress_comes_line_by_line_however_it_is_cut(heard):
         heard.connection.say(data[start : start + 7])
 
     assert [each["stage"] for each in heard.progress] == ["unpack"]
-    assert heard.outcome.result(0)["stage"] == "done"
+    assert heard.outcome.result(0)["stage"] == "done" and heard.build.made.result(0)
     until(lambda: heard.connection.removed == ["/r/builds/x/log-1"])
 
 
@@ -115,6 +115,7 @@ def test_a_process_that_ended_is_asked_for_its_last_word(heard):
 
     error = environment_builder.build_error(heard.outcome.result(WAIT_S), "hpc")
     assert (error.message, error.hint) == ("the environment could not be built: no room", "make some")
+    assert isinstance(heard.build.made.exception(0), EnvironmentBuildError)
 
 
 def test_a_process_that_was_killed_without_a_word_leaves_what_it_printed(heard):
@@ -145,6 +146,7 @@ def test_one_that_was_never_started_says_why(heard):
 
     with pytest.raises(SubmitError, match="no such partition"):
         heard.outcome.result(0)
+    assert isinstance(heard.build.made.exception(0), SubmitError)
 
 
 def test_the_last_word_becomes_an_error_with_all_of_its_facts():

@@ -94,7 +94,7 @@ def test_what_holds_a_gpu_an_environment_and_the_state_of_a_job_are_as_old_as_th
         assert since == pytest.approx(time.time() - AGO_S, abs=60)
 
     tracker = Tracker(box, "7f3a" * 4, "train")
-    job: Job[Any] = tracker.job()
+    job: Job[Any] = Job(tracker.run, tracker.source)
     tracker.follow()
     until(lambda: job.state == RUNNING)
     assert job.since == pytest.approx(time.time() - RAN_S, abs=60)
@@ -107,7 +107,7 @@ def test_a_time_that_no_clock_can_show_is_left_out(told: str) -> None:
     there = Mock(root="/root", host=Mock(result_policy=ResultPolicy), here=lambda when: when)
     there.connection.follow.side_effect = lambda some, *_, **__: files.extend(some) or Reply(lambda: None)
     tracker = Tracker(there, "7f3a000011112222", "train")
-    job: Job[Any] = tracker.job()
+    job: Job[Any] = Job(tracker.run, tracker.source)
     tracker.follow()
 
     files[0].on_data(f'{{"event": "running", "t": {told}}}\n'.encode())
