@@ -23,8 +23,9 @@ from clusterfn.packing.project.model import Project
 
 _LOOK_S = 0.05
 OPTIONS = (
-    "host", "cores", "memory", "gpus", "gpu_memory", "gpu_type", "time", "warn_before", "requeue", "environment",
-    "resume", "outputs", "nodes", "tasks_per_node", "cwd", "name", "retries", "secrets", "env", "slurm", "notify",
+    "host", "cores", "memory", "gpus", "gpu_memory", "gpu_type", "time", "warn_before", "requeue",
+    "environment", "binds", "resume", "outputs", "nodes", "tasks_per_node", "cwd", "name", "retries", "secrets", "env",
+    "slurm", "notify",
 )  # fmt: skip
 
 

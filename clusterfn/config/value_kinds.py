@@ -180,9 +180,8 @@ OWNERS = _names(_PRINCIPAL, "cannot name a user or a group", "write a list, one 
 MODULES = _names(environment_kinds.MODULE, "cannot name a module", "write a list, one name each: [cuda/12.4, gcc]")
 
 
-_BIND = re.compile(r"(?:/|~|\$)[^:\n]*(?::/[^:\n]*)?")
 _ABOUT_BINDS = "write absolute folders, [/data], or pairs with the image's, [/data:/mnt]"
-BINDS = _names(_BIND, "names no folder of the host", _ABOUT_BINDS)
+BINDS = _names(environment_kinds.BIND, "names no folder of the host", _ABOUT_BINDS)
 
 
 def _container(value: Value) -> tuple[str, ...]:
