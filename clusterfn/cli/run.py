@@ -96,11 +96,7 @@ def _call(args: argparse.Namespace) -> tuple[ClusterFunction[Any, Any], tuple[An
 
 
 def written(value: Any, as_json: bool) -> str:
-    """Format a value.
-
-    Raises:
-        ClusterfnError: JSON has no word for it.
-    """
+    """Format a value; raise ClusterfnError if JSON has no word for it."""
     try:
         return json.dumps(value, ensure_ascii=False) if as_json else repr(value)
     except RecursionError:
@@ -200,11 +196,7 @@ def _prepared(
 
 
 def columns(texts: list[str]) -> dict[str, list[str]]:
-    """Read `lr=1e-3,1e-4` and `seed=0..9`: the values of each place.
-
-    Raises:
-        ConfigError: One is not written so.
-    """
+    """Read `lr=1e-3,1e-4` and `seed=0..9`: the values of each place; raise ConfigError if one is not written so."""
     by_name: dict[str, list[str]] = {}
     for text in texts:
         name, equals, values = text.partition("=")

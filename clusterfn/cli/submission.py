@@ -42,11 +42,7 @@ def call_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _pair(option: str, word: str) -> tuple[str, Any]:
-    """Read NAME=VALUE; of sbatch's options some have no value.
-
-    Raises:
-        ConfigError: A variable without a value.
-    """
+    """Read NAME=VALUE; of sbatch's options some have no value; raise ConfigError if a variable has none."""
     name, equals, value = word.partition("=")
     if not equals and option == "env":
         hint = f"write --env {name}=VALUE; to pass on your own variable, write --secret {name}"

@@ -280,11 +280,7 @@ def parse(data: bytes, path: Path) -> Config:
 
 
 def _host(key: Value, value: Value, folder: Path) -> Host:
-    """Return the host with the name `key`.
-
-    Raises:
-        ConfigError: A key is unknown, missing, or has a value that it cannot have.
-    """
+    """Return the host named `key`; raise ConfigError if one of its keys is unknown, missing or wrong."""
     name = key.as_text()
     if not HOST_NAME.fullmatch(name):
         raise key.error(f'"{name}" cannot name a host', "use letters, digits, `.`, `-` and `_`")

@@ -103,11 +103,7 @@ def read_text(connection: HostConnection, path: str) -> str:
 
 
 def read_bytes(connection: HostConnection, path: str) -> bytes:
-    """Read a file of the host.
-
-    Raises:
-        HostError: It does not exist (`kind` is "missing"), or it cannot be read.
-    """
+    """Read a file of the host; raise HostError if it does not exist (`kind` is "missing"), or it cannot be read."""
     out = io.BytesIO()
     connection.get(path, out.write, on_size=_fits(path)).result(None)
     return out.getvalue()

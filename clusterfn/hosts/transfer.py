@@ -245,11 +245,7 @@ class _File:
         return self._reply
 
     def write(self, piece: bytes) -> int:
-        """Take a piece of it.
-
-        Raises:
-            ClusterfnError: This machine cannot store it.
-        """
+        """Take a piece of it; raise ClusterfnError if this machine cannot store it."""
         with self._lock:
             if not self._is_over:
                 self._store(piece)

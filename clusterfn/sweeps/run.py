@@ -69,11 +69,7 @@ class Scoring:
 
 
 def check_score(by: object) -> None:
-    """Reject what is no way to find a score.
-
-    Raises:
-        ConfigError: It is neither a key nor a function.
-    """
+    """Reject what is no way to find a score; raise ConfigError if it is neither a key nor a function."""
     if by is not None and not isinstance(by, str) and not callable(by):
         raise ConfigError(f"score={by!r:.60} is neither a key nor a function", hint='use "loss", or a function')
 

@@ -390,11 +390,7 @@ class MachineLook:
         self._leases = leases
 
     def list_gpus(self) -> None:
-        """Ask which GPUs there are.
-
-        Raises:
-            AttemptEnded: nvidia-smi fails.
-        """
+        """Ask which GPUs there are; raise AttemptEnded if nvidia-smi fails."""
         # This import is late here and below, because many jobs ask for no GPU.
         from ..supervisor import gpus
 

@@ -110,11 +110,7 @@ class Ahead:
             process.dismiss()
 
     def reserve(self) -> Reserve:
-        """Return the disk space. It serves each call, until an outcome finds no other.
-
-        Raises:
-            OSError: There is none.
-        """
+        """Return the disk space, which serves each call until an outcome finds none; raise OSError if there is none."""
         if self._reserve is None or not os.path.exists(self._reserve.path):
             self._reserve = Reserve(self._folder)
         return self._reserve

@@ -67,11 +67,7 @@ class DamagedFile(Exception):
 
 
 def checked(value: "Any", shape: "Any", what: str) -> "Any":
-    """Return what was read from a file if it has this shape.
-
-    Raises:
-        DamagedFile: It does not.
-    """
+    """Return what was read from a file if it has this shape; raise DamagedFile if it does not."""
     if isinstance(shape, dict):
         _of_type(value, (dict,), what)
         for name, inner_shape in shape.items():
@@ -115,11 +111,7 @@ def describe_damage(error: Exception) -> str:
 
 
 def parse_record(data: "Optional[bytes]", shape: "Any", what: str) -> "dict[str, Any]":
-    """Return the JSON object that a file holds.
-
-    Raises:
-        DamagedFile: It holds something else.
-    """
+    """Return the JSON object that a file holds; raise DamagedFile if it holds something else."""
     try:
         found = json.loads((data or b"").decode())
     except (ValueError, RecursionError) as error:

@@ -284,11 +284,7 @@ def _withdraw(sending: concurrent.futures.Future[Job[Any]], host: HostState) -> 
 
 
 def leave_queue(job: Job[Any], host: HostState) -> None:
-    """See that the scheduler has taken the job out of its queue, asking again while it does not answer.
-
-    Raises:
-        ClusterfnError: It did not within half a minute.
-    """
+    """See the job out of the scheduler's queue, asking again for half a minute; raise ClusterfnError then."""
     argv = host.scheduler.cancel_command(layout.job_name(job.name, job.id))
     until = time.monotonic() + CANCEL_S
     while argv:

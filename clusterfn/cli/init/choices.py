@@ -73,11 +73,7 @@ class Answers:
         return self.text(f"{question} ({', '.join(choices)})", option, default, check)
 
     def agree(self, question: str, option: str) -> bool:
-        """Ask yes or no; yes is the default.
-
-        Raises:
-            ConfigError: No person can be asked, or it was neither.
-        """
+        """Ask yes or no; yes is the default; raise ConfigError if no person can be asked, or it was neither."""
         if self._yes:
             return True
         self._reject_without_terminal(question, option, "yes")
@@ -96,11 +92,7 @@ class Answers:
 
 
 def _line(prompt: str) -> str:
-    """Read what is typed until Return.
-
-    Raises:
-        KeyboardInterrupt: The input has ended, by Ctrl-D.
-    """
+    """Read what is typed until Return; raise KeyboardInterrupt if the input has ended, by Ctrl-D."""
     print(in_one_line(prompt.rstrip()), end=" ", file=sys.stderr, flush=True)
     typed = sys.stdin.readline()
     if not typed:

@@ -82,11 +82,7 @@ def _check_address(address: str) -> None:
 
 
 def _draft(name: str, address: str) -> Host:
-    """Return a host of which only this is known.
-
-    Raises:
-        ConfigError: clusterfn.yml could not hold it.
-    """
+    """Return a host of which only this is known; raise ConfigError if clusterfn.yml could not hold it."""
     address = address.removeprefix("ssh://").rstrip("/")
     if not address:
         raise ConfigError("no address is given", hint="write user@name, user@name:port, or an alias of ~/.ssh/config")
@@ -112,11 +108,7 @@ def _proposed(address: str) -> str:
 
 
 def say_way(host: Host) -> Settings:
-    """Print how ssh resolves the address.
-
-    Raises:
-        ConfigError: The ssh configuration cannot be read.
-    """
+    """Print how ssh resolves the address; raise ConfigError if the ssh configuration cannot be read."""
     settings = resolve(host)
     say(f"{host.name} is {settings.user}@{settings.hostname}, port {settings.port}, as ssh resolves it")
     way = ", ".join(settings.proxy_jump) or settings.proxy_command

@@ -92,11 +92,7 @@ def obstacle(settings: Settings) -> Obstacle | None:
 
 
 def check(settings: Settings, host_name: str, kind: str, blob: bytes) -> None:
-    """Reject every key but the one that is remembered for the host.
-
-    Raises:
-        HostKeyError: It is unknown, another one, or revoked; names both fingerprints and the line.
-    """
+    """Raise HostKeyError, with both fingerprints and the line, for any key but the one remembered for the host."""
     # An authority may have signed this key, which paramiko cannot check: it is unknown then.
     own_keys = [entry for entry in known_keys(settings.key_name, settings.known_hosts) if entry.marker != AUTHORITY]
     revoked = next((entry for entry in own_keys if entry.marker and entry.blob == blob), None)

@@ -246,11 +246,7 @@ class JobSearch:
 
 
 def send_held(prepared: Prepared, held: KernelSpec) -> Job[Any]:
-    """Send a job that holds this, instead of making its call, and show its id.
-
-    Raises:
-        ClusterfnError: It cannot be sent.
-    """
+    """Send a job that holds this instead of making its call, and show its id; may raise ClusterfnError."""
     job: Job[Any]
     job, _ = send_call(prepared._replace(job=prepared.job._replace(kernel=held)))
     leaving.forget_going(run_of(job))
