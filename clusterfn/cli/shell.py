@@ -107,11 +107,7 @@ def _started_job(args: argparse.Namespace) -> tuple[HostState, str, Sequence[str
 
 
 def terminal_command(host: HostState, argv: Sequence[str]) -> list[str]:
-    """Return the command that runs these words on the host at this terminal: by the system's ssh, or as they are.
-
-    Raises:
-        ConfigError: There is no ssh.
-    """
+    """Return the command that runs these words on the host at this terminal; raise ConfigError without ssh."""
     if not host.settings.address:
         return list(argv)
     if not shutil.which("ssh"):

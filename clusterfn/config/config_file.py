@@ -155,11 +155,7 @@ class CallHost(NamedTuple):
 
 
 def host_of_call(options: Options) -> CallHost:
-    """Find the host of a call.
-
-    Raises:
-        ConfigError: As `load`, `Config.resolve` and `_for_call`; or a file makes the call while it is imported.
-    """
+    """Find the host of a call; raise ConfigError as `load` and `_for_call`, or while a file is imported."""
     # The cheap test comes first, because most programs never load multiprocessing, and calls must be fast.
     if import_time.imported is not None or "multiprocessing.process" in sys.modules:
         import_time.reject_call()

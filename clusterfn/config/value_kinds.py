@@ -22,12 +22,7 @@ Form = Mapping[str, Any]
 
 
 class Kind(NamedTuple):
-    """A kind of value.
-
-    Attributes:
-        read: Checks and returns the value; raises ConfigError.
-        form: What a JSON Schema can say of it.
-    """
+    """A kind of value: `read` checks and returns it or raises ConfigError; `form` is its JSON Schema."""
 
     read: Callable[[Value], Any]
     form: Form
@@ -92,11 +87,7 @@ _AS_IT_IS = "if it is meant as it is, put it in single quotes"
 
 
 def read_variables(value: Value, instead: str) -> dict[str, str]:
-    """Return names of variables with their values.
-
-    Args:
-        instead: What to write where a shell should expand a value.
-    """
+    """Return variables by name; `instead` is what to write where a shell should expand a value."""
     for key, _ in value.pairs:
         if not units.VARIABLE.fullmatch(key.text):
             raise key.error(f'"{key.text}" cannot name a variable', "use letters, digits and `_`")

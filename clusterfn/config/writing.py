@@ -25,13 +25,7 @@ _WIDE = 10**6
 
 @dataclass(frozen=True)
 class Change:
-    """What is to be written.
-
-    Attributes:
-        path: The file.
-        text: All of it, as it will be.
-        added: The lines that are new.
-    """
+    """What is to be written to a file: all of its text, and the lines that are new in it."""
 
     path: Path
     text: str

@@ -106,11 +106,7 @@ class HostCapacity:
                 _require_gpus(available, request, self._settings.name)
 
     def require_commands(self) -> None:
-        """Reject a host whose PATH lacks the commands of its scheduler.
-
-        Raises:
-            ConfigError: It names the key that says where they are.
-        """
+        """Reject a host whose PATH lacks its scheduler's commands, with the key for them in the ConfigError."""
         lacking = self._host.connection.facts.lacking
         name = self._settings.name
         source = self._settings.source

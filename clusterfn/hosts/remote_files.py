@@ -34,12 +34,7 @@ _REMOVAL_TIMEOUT_S = 5.0
 
 
 class RemoteFile(NamedTuple):
-    """A file that a job left.
-
-    Attributes:
-        name: Relative to the job's folder, with slashes.
-        size: Bytes.
-    """
+    """A file that a job left: its name below the job's folder, with slashes, and its size in bytes."""
 
     name: str
     size: int
@@ -265,11 +260,7 @@ _NAMED = 20
 
 
 class NothingMatches(ClusterfnError):
-    """The job left files, or none, and none of that name.
-
-    Attributes:
-        names: Those of the files that it left.
-    """
+    """The job left no file of that name; `names` are those that it left."""
 
     names: tuple[str, ...] = ()
 

@@ -44,12 +44,7 @@ class Scoring:
     minimize: bool = False
 
     def of(self, value: Any) -> float:
-        """Return the score of a result.
-
-        Raises:
-            ValueError: It has none, or one that is not a number.
-            Exception: Whatever the user's function raises.
-        """
+        """Return the score of a result; raise ValueError if it is no number, or what the user's function raises."""
         if callable(self.by):
             found = self.by(value)
         elif is_a(value, Mapping):

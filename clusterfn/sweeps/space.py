@@ -22,12 +22,7 @@ _MOST = 100_000
 
 @dataclass(frozen=True)
 class Configuration:
-    """One of them.
-
-    Attributes:
-        name: What it is called in every line and file, such as "GRID_0071".
-        values: The arguments by keyword.
-    """
+    """One of them: what it is called in lines and files ("GRID_0071"), and its arguments by keyword."""
 
     name: str
     values: dict[str, Any]

@@ -31,11 +31,7 @@ _AGAIN_S = 2.0
 
 
 class NotNow(Exception):
-    """The job is not admitted by this process.
-
-    Attributes:
-        status: With what the supervisor exits.
-    """
+    """This process does not admit the job; the supervisor exits with `status`."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)

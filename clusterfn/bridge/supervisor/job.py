@@ -120,12 +120,7 @@ def parse_record(data: "Optional[bytes]", shape: "Any", what: str) -> "dict[str,
 
 
 def read_spec(folder: str) -> "Spec":
-    """Return the spec.json of the job in a folder, its strings native.
-
-    Raises:
-        DamagedFile: It holds something else.
-        OSError: It cannot be read.
-    """
+    """Return a job's spec.json, its strings native; raise DamagedFile if it is none, OSError if unreadable."""
     with open(os.path.join(folder, layout.SPEC), "rb") as file:
         spec: "Spec" = native(parse_record(file.read(), JOB_SPEC, layout.SPEC))
     return spec

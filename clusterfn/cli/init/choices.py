@@ -30,11 +30,7 @@ def say(text: str = "") -> None:
 
 
 class Answers:
-    """Where answers come from.
-
-    Args:
-        yes: Take every default, and ask nothing.
-    """
+    """Where answers come from; with `yes`, all are the defaults."""
 
     def __init__(self, yes: bool) -> None:
         self._yes = yes

@@ -169,11 +169,7 @@ def _login_error(host: Host) -> AuthenticationError | None:
 
 
 def _install_key(host: Host, settings: Settings, asker: Asker, answers: Answers, note: Note) -> bool:
-    """Install the person's key, or a new one; return whether that was possible and wanted.
-
-    Raises:
-        AuthenticationError: The host does not take the key.
-    """
+    """Install the person's key or a new one; return whether that was done; may raise AuthenticationError."""
     say(f"{settings.place} does not accept any of your keys yet.")
     question = "Copy one to the host? clusterfn asks for your password once, and does not store it"
     if not answers.agree(question, "--yes, or --no-key"):

@@ -52,11 +52,7 @@ class Stream(Protocol):
 
 
 class Transport:
-    """Reaches one host.
-
-    Attributes:
-        via: By what the last stream was opened: "openssh (clusterfn login)".
-    """
+    """Reaches one host; `via` is what the last stream was opened by: "openssh (clusterfn login)"."""
 
     via: str
 

@@ -48,11 +48,7 @@ APPEND_SCRIPT = (
 
 @dataclass(frozen=True)
 class KeyPair:
-    """A key pair of this user.
-
-    Attributes:
-        line: Its public half, as authorized_keys holds it.
-    """
+    """A key pair of this user; `line` is its public half, as authorized_keys holds it."""
 
     path: Path
     line: str
