@@ -79,7 +79,8 @@ def script(args: argparse.Namespace) -> int:
     """Show what `run` would send and start."""
     with target.host_hints(args):
         if args.script_words is not None or args.command_words is not None:
-            text = _describe_script(args)
+            command, _ = _prepared(args, {})
+            text = command.function.script(*command.array[:1])
         else:
             called, positional, kwargs = _call(args)
             text = called.script(*positional, **kwargs)
@@ -154,12 +155,6 @@ def _run_script(args: argparse.Namespace) -> int:
     elif args.result:
         print(console.as_json(value))
     return code
-
-
-def _describe_script(args: argparse.Namespace) -> str:
-    """Return what `run` would send and start for a command."""
-    command, _ = _prepared(args, {})
-    return command.function.script(*command.array[:1])
 
 
 def _prepared(

@@ -63,7 +63,7 @@ def start_detached(
 def leave(job: Job[Any] | JobGroup[Any, Any], as_json: bool) -> int:
     """Say that a job keeps running, and print its id."""
     console.tell(f"{job.id} {job.name} on {job.host} keeps running; clusterfn attach {job.id[:SHORT]} follows it")
-    print_sent(job, as_json)
+    print(console.as_json({"id": job.id, "name": job.name, "host": job.host}) if as_json else job.id)
     return 0
 
 
@@ -85,11 +85,6 @@ def await_sent(job: Job[Any] | JobGroup[Any, Any]) -> None:
         while not job.done() and (exit_flush.has_unanswered() or (one and run_of(one).waits_here)):
             leaving.finish_submitting()
             time.sleep(_LOOK_S)
-
-
-def print_sent(job: Job[Any] | JobGroup[Any, Any], as_json: bool) -> None:
-    """Print the id of a job that was sent."""
-    print(console.as_json({"id": job.id, "name": job.name, "host": job.host}) if as_json else job.id)
 
 
 # The exit status of argparse, click and getopt for wrong options.

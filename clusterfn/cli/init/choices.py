@@ -185,15 +185,10 @@ def ask_about_signs(site: Site, name: str, answers: Answers, look: Callable[[str
     return surveys[0]
 
 
-def check_root(text: str) -> None:
-    """Reject what is no absolute path on a host."""
-    if not text.startswith(("/", "~", "$")):
-        raise ConfigError(f"{text!r} is not an absolute path", hint="begin it with /, ~/ or a variable")
-
-
 def _root(site: Site, user: str, answers: Answers, try_root: Callable[[str], object]) -> str:
     def check(text: str) -> None:
-        check_root(text)
+        if not text.startswith(("/", "~", "$")):
+            raise ConfigError(f"{text!r} is not an absolute path", hint="begin it with /, ~/ or a variable")
         try_root(text)
 
     proposed = site.proposed_root()

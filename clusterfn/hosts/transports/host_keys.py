@@ -133,14 +133,12 @@ def changed(settings: Settings, host_name: str, shown: str, entries: Sequence[Kn
     forget = f"ssh-keygen -R '{settings.key_name}' -f {file}"
     hint = "someone may be intercepting the connection; if the host was reinstalled, ask its administrator for the "
     how = f"clusterfn trust {host_name} --replace (or by ssh-keygen: {forget})"
-    hint += f"fingerprint, then: {_then(how, obstacle(settings))}"
+    before = obstacle(settings)
+    if before is not None:
+        how = f"{before.fix} ({before.problem}), and then: {how}"
+    hint += f"fingerprint, then: {how}"
     message = f"The host key of {host_name} ({settings.place}) has changed"
     return _error(message, host_name, shown, remembered, hint)
-
-
-def _then(command: str, before: Obstacle | None) -> str:
-    """Return the command, after what must be done before it can work."""
-    return command if before is None else f"{before.fix} ({before.problem}), and then: {command}"
 
 
 def _error(message: str, host_name: str, shown: str, evidence: list[str], hint: str) -> HostKeyError:
