@@ -27,12 +27,7 @@ _ZSTD_TABLE = Path(__file__).with_name("zstd.yml")
 
 
 class EnvironmentPlan(NamedTuple):
-    """A plan.
-
-    Attributes:
-        document: What plan.json has; the sizes of archives are still missing.
-        archives: All that it takes, by their hashes.
-    """
+    """The document of plan.json, without sizes of archives, and all archives that it takes, by their hashes."""
 
     document: Mapping[str, Any]
     archives: Mapping[str, LockedPackage]
@@ -51,11 +46,7 @@ class EnvironmentPlan(NamedTuple):
 
 
 def plan_of(environment: LockedEnvironment, python: tuple[int, ...], machine: str) -> EnvironmentPlan:
-    """Return the plan of an environment.
-
-    Args:
-        python, machine: The version of the host's own Python, which runs the builder, and its kind of processor.
-    """
+    """Return the plan of an environment for the host's own Python, which runs the builder, and its processor."""
     host, base, zstd = environment.host, environment.base, _zstandard_wheel(python, machine)
     lock, platform = environment.lock, environment.platform
     archives, builds, virtual = lock.archives(platform), lock.builds(platform), lock.virtual_packages(platform)
