@@ -13,11 +13,7 @@ WAIT_S = 150.0  # below the limit of a test
 
 
 def until(look: Callable[[], Any], what: str = "") -> Any:
-    """Return what `look` gives as soon as it is true.
-
-    Raises:
-        AssertionError: It was not within `WAIT_S`.
-    """
+    """Return what `look` gives as soon as it is true; fail if it is not within `WAIT_S`."""
     began = time.monotonic()
     while True:
         waited_s = time.monotonic() - began
@@ -29,11 +25,7 @@ def until(look: Callable[[], Any], what: str = "") -> Any:
 
 
 def stays(look: Callable[[], Any], seconds: float, what: str = "") -> None:
-    """Let time pass in which nothing may happen, or a state has to last: `look` is true all the while.
-
-    Raises:
-        AssertionError: It was not.
-    """
+    """Let time pass in which nothing may happen, or a state has to last; fail once `look` is false."""
     deadline = time.monotonic() + seconds
     while True:
         began = time.monotonic()

@@ -138,11 +138,7 @@ def move_aside(path: str, token: str = "", is_needed: "Optional[Callable[[str], 
 
 
 def remove(path: str) -> None:
-    """Remove a file or a folder, by its absolute path, also one that a function has made read-only.
-
-    Raises:
-        OSError: A part of it cannot be removed; all else of it is.
-    """
+    """Remove all it can of an absolute path, read-only parts too; raise OSError if something stays."""
     if not os.path.isdir(path) or os.path.islink(path):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)

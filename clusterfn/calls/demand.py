@@ -113,7 +113,7 @@ def demand_of(chosen: CallHost, function_name: str) -> Demand:
         results=settings.result_policy(options.results, options.max_result_bytes),
         notify=notification_of(settings, options),
     )
-    wanted = EnvironmentRequest(options.environment, options.packages, resources.gpus)
+    wanted = EnvironmentRequest(options.environment, options.packages, resources.gpus, options.binds)
     return Demand(host, job, wanted, f"{job.name} on {settings.name} ({chosen.because})", chosen.config.path)
 
 

@@ -100,11 +100,7 @@ class Parser(CommandParser):
         return f"{self.format_usage()}\n{self.overview}"
 
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parse the words as a command.
-
-        Raises:
-            WrongUsage: They are none; it names the command, option or value that was perhaps meant.
-        """
+        """Parse the words as a command; raise WrongUsage with what was perhaps meant if they are none."""
         rest, apart = _split_call(argv)
         args: argparse.Namespace
         try:

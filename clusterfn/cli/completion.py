@@ -38,11 +38,7 @@ def completion(args: argparse.Namespace) -> int:
 
 
 def script_for(shell: str) -> str:
-    """Return the completion of the whole command line for bash or zsh.
-
-    Raises:
-        ConfigError: shtab is not installed.
-    """
+    """Return the completion of the whole command line for bash or zsh; raise ConfigError if shtab is not installed."""
     try:
         # shtab is an optional dependency, the extra `completion`.
         import shtab

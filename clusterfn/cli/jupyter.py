@@ -30,7 +30,8 @@ def add(args: argparse.Namespace) -> int:
     words = [host.name]
     for name in (*OPTIONS, "idle"):
         if (value := getattr(args, name)) is not None:
-            words += [f"--{name.replace('_', '-')}", str(value)]
+            for one in value if isinstance(value, list) else [value]:
+                words += [f"--{name.replace('_', '-')}", str(one)]
     added = jupyter_files.add_kernelspec(title, host.name, words)
     print(f"added {added} as {title!r}: choose it in Jupyter or VS Code", file=sys.stderr)
     return 0

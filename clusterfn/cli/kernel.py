@@ -11,7 +11,7 @@ from clusterfn.config.options import Options, parse_options
 from clusterfn.config.units import parse_time
 from clusterfn.integrations.jupyter.jupyter_files import listen, read_connection_file
 
-OPTIONS = ("cores", "memory", "gpus", "gpu_memory", "gpu_type", "time", "environment", "cwd")
+OPTIONS = ("cores", "memory", "gpus", "gpu_memory", "gpu_type", "time", "environment", "binds", "cwd")
 
 
 def read_options(args: argparse.Namespace, name: str = "kernel") -> tuple[Options, float]:

@@ -149,11 +149,7 @@ def _chosen(host: Host, met: HostKeys, fingerprints: Sequence[str], command: str
 
 
 def _keys_with(host: Host, met: HostKeys, fingerprints: Sequence[str]) -> Sequence[ShownKey]:
-    """Return the keys of these fingerprints.
-
-    Raises:
-        HostKeyError: None of them is shown.
-    """
+    """Return the keys of these fingerprints; raise HostKeyError if none of them is shown."""
     accepted = {"SHA256:" + text.removeprefix("SHA256:").rstrip("=") for text in fingerprints}
     chosen = [key for key in met.shown if key.fingerprint in accepted]
     if not chosen:

@@ -301,11 +301,7 @@ def _outputs_of(job: AnyJob) -> list[str]:
 
 
 def _fetch(job: AnyJob, patterns: list[str], to: Path) -> list[Path]:
-    """Fetch what matches; of a group into a folder for each item that has left something.
-
-    Raises:
-        ClusterfnError: There is nothing, or nothing with such a name.
-    """
+    """Fetch what matches; each item of a group into a folder. Raise ClusterfnError if there is nothing of that name."""
     if not isinstance(job, JobGroup):
         return [path for pattern in patterns for path in job.download(pattern, to)]
     paths: list[Path] = []

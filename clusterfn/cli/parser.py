@@ -65,6 +65,7 @@ _CORES_AND_MEMORY = {"--cores N": None, "--memory AMOUNT": "such as 16GB"}
 _TIME = {"--time DURATION": "such as 90min, 2h or 02:00:00"}
 _GPU_TYPE = {"--gpu-type NAME": "of each GPU, such as a6000"}
 _GPU_MEMORY_AND_TYPE = {"--gpu-memory AMOUNT": "of each GPU, such as 24GB", **_GPU_TYPE}
+_BINDS = {"--binds FOLDER*": "a folder that its image shows, or FOLDER:FOLDER_IN_THE_IMAGE; can be repeated"}
 _PACKAGES = {"--packages PACKAGE+": 'instead of a file, as packages= of @cluster: "python=3.11" "numpy>=2"'}
 
 
@@ -132,6 +133,7 @@ def _add_hosts(commands: Any) -> None:
     add_command(commands, "check", "check.check", about, {
         **_HOST,
         "--environment WHICH": "the environment to look for (the host's)",
+        **_BINDS,
         "--no-job": "run no function on the host",
         "--gpus N=0": "also calculate on N GPUs with the environment's PyTorch",
         "--timeout SECONDS": "how long to wait for the function (60 in a queue, 300 in all)",
@@ -214,6 +216,7 @@ def _add_call(commands: Any, name: str, run: str, about: str, more: dict[str, st
         "--requeue CAUSE*":
             "timeout, preempted or node: start the job again, three times or as node=5 says; can be repeated",
         "--environment WHICH": "such as python:/opt/envs/ml/bin/python or conda:ml",
+        **_BINDS,
         "--nodes N": "nodes of SLURM; each of them runs it",
         "--tasks-per-node N": "processes on each node, as srun starts them",
         "--cwd FOLDER": "run in this folder of the host; no file is sent",
@@ -274,6 +277,7 @@ def _add_jobs(commands: Any) -> None:
     add_command(commands, "shell", "shell.shell", about, {
         "words ID*": f"a HOST alone, or {_JOB}",
         "--environment WHICH": "an environment other than the host's",
+        **_BINDS,
     }, usage="%(prog)s [options] [ID] [HOST]", mixes=True)  # fmt: skip
     about = "remove ended jobs from their hosts, with all their files; cancel a running job first"
     _add_several(commands, "rm", "clean.remove", about, {**_YES, **_DRY_RUN}, "one object, sizes in bytes")
@@ -353,6 +357,7 @@ def _kernel_options(what: str = "the kernel", program: str = "ipykernel") -> dic
         **_GPU_MEMORY_AND_TYPE,
         "--time DURATION": f"end {what} after this, such as 8h",
         "--environment WHICH": f"such as environment.yml or conda:ml; it must have {program} (the host's)",
+        **_BINDS,
         "--idle DURATION": f"end {what} when no cell has run for this long (2h)",
         "--cwd FOLDER": "folder on the host in which cells run (~)",
     }

@@ -79,7 +79,8 @@ def script(args: argparse.Namespace) -> int:
     """Show what `run` would send and start."""
     with target.host_hints(args):
         if args.script_words is not None or args.command_words is not None:
-            text = _describe_script(args)
+            command, _ = _prepared(args, {})
+            text = command.function.script(*command.array[:1])
         else:
             called, positional, kwargs = _call(args)
             text = called.script(*positional, **kwargs)
@@ -96,11 +97,7 @@ def _call(args: argparse.Namespace) -> tuple[ClusterFunction[Any, Any], tuple[An
 
 
 def written(value: Any, as_json: bool) -> str:
-    """Format a value.
-
-    Raises:
-        ClusterfnError: JSON has no word for it.
-    """
+    """Format a value; raise ClusterfnError if JSON has no word for it."""
     try:
         return json.dumps(value, ensure_ascii=False) if as_json else repr(value)
     except RecursionError:
@@ -160,12 +157,6 @@ def _run_script(args: argparse.Namespace) -> int:
     return code
 
 
-def _describe_script(args: argparse.Namespace) -> str:
-    """Return what `run` would send and start for a command."""
-    command, _ = _prepared(args, {})
-    return command.function.script(*command.array[:1])
-
-
 def _prepared(
     args: argparse.Namespace, values: Mapping[str, Sequence[str]], stdin: str | None = None
 ) -> tuple[PreparedCommand, str]:
@@ -200,11 +191,7 @@ def _prepared(
 
 
 def columns(texts: list[str]) -> dict[str, list[str]]:
-    """Read `lr=1e-3,1e-4` and `seed=0..9`: the values of each place.
-
-    Raises:
-        ConfigError: One is not written so.
-    """
+    """Read `lr=1e-3,1e-4` and `seed=0..9`: the values of each place; raise ConfigError if one is not written so."""
     by_name: dict[str, list[str]] = {}
     for text in texts:
         name, equals, values = text.partition("=")

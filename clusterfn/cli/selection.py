@@ -101,11 +101,7 @@ def select(args: argparse.Namespace, command: str, states: Collection[str] = STA
 
 
 def select_one(args: argparse.Namespace, command: str) -> tuple[str, str | None]:
-    """Return the id and the host of the one job that a command is about; of several with a name, the newest.
-
-    Raises:
-        ConfigError: There is no such job.
-    """
+    """Return the id and the host of the one job of a command, the newest of a name; raise ConfigError if it is none."""
     word, host = target.one_and_host(args.words, "ID", command)
     if _is_id(word) and not word.isalpha():
         return word, host
@@ -117,11 +113,7 @@ def select_one(args: argparse.Namespace, command: str) -> tuple[str, str | None]
 
 
 def agreed(selection: Selection, args: argparse.Namespace, doing: str) -> bool:
-    """Ask whether to go on with several jobs that -n or --all has found; return the answer.
-
-    Raises:
-        ConfigError: No person can be asked.
-    """
+    """Ask whether to go on with several jobs of -n or --all; raise ConfigError if no person can be asked."""
     count = len(selection.listed)
     if args.yes or count < 2 or not (args.all or args.number is not None):
         return True
@@ -149,22 +141,14 @@ def _newest(jobs: Sequence[JobInfo], word: str | None) -> Sequence[JobInfo]:
 
 
 def _id_of_no_name(word: str, jobs: Sequence[JobInfo], hosts: Sequence[str], command: str) -> str | None:
-    """Return the host of a word that is an id, as no job has this name.
-
-    Raises:
-        ConfigError: It is no id either.
-    """
+    """Return the host of a word that is an id, as no job has this name; raise ConfigError if it is no id either."""
     if not _is_id(word):
         raise _no_such_name(word, jobs, hosts, command)
     return _one_host(hosts, command)
 
 
 def filter_jobs(jobs: Sequence[JobInfo], args: argparse.Namespace, states: Collection[str] = STATES) -> list[JobInfo]:
-    """Keep the jobs, newest first, that -n, --state and --since ask for.
-
-    Raises:
-        ConfigError: One of the filters has no meaning.
-    """
+    """Keep the jobs, newest first, that -n, --state and --since ask for; raise ConfigError if one has no meaning."""
     chosen_states = requested_states(args.state)
     since = sent_since(args.since)
     filtered = [job for job in jobs if job.state in states and job.state in chosen_states and job.started >= since]
@@ -192,11 +176,7 @@ def requested_states(text: str | None) -> Collection[str]:
 
 
 def sent_since(text: str | None) -> float:
-    """Return the time, in seconds since 1970, that a --since names: a duration before now, or a date.
-
-    Raises:
-        ConfigError: It is neither.
-    """
+    """Return the time since 1970 that --since names by a duration or a date; raise ConfigError if it is neither."""
     if text is None:
         return 0.0
     with contextlib.suppress(ValueError):

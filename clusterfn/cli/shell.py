@@ -46,10 +46,10 @@ def shell(args: argparse.Namespace) -> int:
     names_host = not args.words or (len(args.words) == 1 and args.words[0] in config_file.load().hosts)
     if names_host:
         host = target.host_state(next(iter(args.words), None), "shell")
-        words = ["", _environment_of(host, args.environment)]
+        words = ["", _environment_of(host, EnvironmentRequest(args.environment, binds=tuple(args.binds)))]
         loading = job_script.modules_setup(host.settings)
-    elif args.environment:
-        raise ConfigError("a job has its own environment", hint="leave out --environment, or name a HOST alone")
+    elif args.environment or args.binds:
+        raise ConfigError("a job has its own environment", hint="leave out these options, or name a HOST alone")
     else:
         host, folder, join = _started_job(args)
         words = [folder, ""]
@@ -72,9 +72,9 @@ def _with_commands(host_state: HostState) -> list[str]:
     return ["/bin/sh", "-c", _USE_COMMANDS, "sh", ":".join(folders), "env", *variables]
 
 
-def _environment_of(host: HostState, which: str | None) -> str:
+def _environment_of(host: HostState, which: EnvironmentRequest) -> str:
     """Find, and build if need be, the environment of a host's jobs; return it as JSON."""
-    ready = host.environments.find(EnvironmentRequest(which), console.tell)
+    ready = host.environments.find(which, console.tell)
     if ready.made is not None:
         environment_upload.build(host, ready.made)
     for reply in sending.send_scripts(host, ready.folders):
@@ -105,11 +105,7 @@ def _started_job(args: argparse.Namespace) -> tuple[HostState, str, Sequence[str
 
 
 def terminal_command(host: HostState, argv: Sequence[str]) -> list[str]:
-    """Return the command that runs these words on the host at this terminal: by the system's ssh, or as they are.
-
-    Raises:
-        ConfigError: There is no ssh.
-    """
+    """Return the command that runs these words on the host at this terminal; raise ConfigError without ssh."""
     if not host.settings.address:
         return list(argv)
     if not shutil.which("ssh"):

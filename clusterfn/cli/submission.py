@@ -23,8 +23,9 @@ from clusterfn.packing.project.model import Project
 
 _LOOK_S = 0.05
 OPTIONS = (
-    "host", "cores", "memory", "gpus", "gpu_memory", "gpu_type", "time", "warn_before", "requeue", "environment",
-    "resume", "outputs", "nodes", "tasks_per_node", "cwd", "name", "retries", "secrets", "env", "slurm", "notify",
+    "host", "cores", "memory", "gpus", "gpu_memory", "gpu_type", "time", "warn_before", "requeue",
+    "environment", "binds", "resume", "outputs", "nodes", "tasks_per_node", "cwd", "name", "retries", "secrets", "env",
+    "slurm", "notify",
 )  # fmt: skip
 
 
@@ -41,11 +42,7 @@ def call_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _pair(option: str, word: str) -> tuple[str, Any]:
-    """Read NAME=VALUE; of sbatch's options some have no value.
-
-    Raises:
-        ConfigError: A variable without a value.
-    """
+    """Read NAME=VALUE; of sbatch's options some have no value; raise ConfigError if a variable has none."""
     name, equals, value = word.partition("=")
     if not equals and option == "env":
         hint = f"write --env {name}=VALUE; to pass on your own variable, write --secret {name}"
@@ -66,7 +63,7 @@ def start_detached(
 def leave(job: Job[Any] | JobGroup[Any, Any], as_json: bool) -> int:
     """Say that a job keeps running, and print its id."""
     console.tell(f"{job.id} {job.name} on {job.host} keeps running; clusterfn attach {job.id[:SHORT]} follows it")
-    print_sent(job, as_json)
+    print(console.as_json({"id": job.id, "name": job.name, "host": job.host}) if as_json else job.id)
     return 0
 
 
@@ -88,11 +85,6 @@ def await_sent(job: Job[Any] | JobGroup[Any, Any]) -> None:
         while not job.done() and (exit_flush.has_unanswered() or (one and run_of(one).waits_here)):
             leaving.finish_submitting()
             time.sleep(_LOOK_S)
-
-
-def print_sent(job: Job[Any] | JobGroup[Any, Any], as_json: bool) -> None:
-    """Print the id of a job that was sent."""
-    print(console.as_json({"id": job.id, "name": job.name, "host": job.host}) if as_json else job.id)
 
 
 # The exit status of argparse, click and getopt for wrong options.

@@ -75,11 +75,7 @@ def host_hints(args: argparse.Namespace) -> Iterator[None]:
 
 
 def split_hosts(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split words into the hosts of clusterfn.yml and all others; a single word is never a host.
-
-    Raises:
-        ConfigError: clusterfn.yml cannot be read.
-    """
+    """Split words into hosts and others; a single word is never a host. May raise ConfigError of clusterfn.yml."""
     hosts = config_file.load().hosts if len(words) > 1 else {}
     return [word for word in words if word in hosts], [word for word in words if word not in hosts]
 
@@ -245,11 +241,7 @@ def _value(word: str) -> Any:
 
 
 def check_arguments(called: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Reject arguments that the function cannot take, before anything is sent.
-
-    Raises:
-        ConfigError: Too many, too few, or one of another name.
-    """
+    """Reject arguments that the function cannot take, before anything is sent, with a ConfigError."""
     plain = getattr(called, "__wrapped__", called)
     signature = inspect.signature(plain)
     try:

@@ -87,11 +87,7 @@ def _ask_scheduler(host: HostState, look: dict[str, Any]) -> dict[str, Any]:
 
 
 def looks(host: HostState, count: int = 0) -> Iterator[dict[str, Any]]:
-    """Yield what a host sends, look after look; `count` of them, or until the connection is lost.
-
-    Raises:
-        HostError: The host cannot be reached, or cannot look.
-    """
+    """Yield what a host sends, for `count` looks or until the connection is lost; may raise HostError."""
     came: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     for reply in host.bridge.lay_out():
         reply.result(_TIMEOUT_S)

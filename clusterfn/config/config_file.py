@@ -155,11 +155,7 @@ class CallHost(NamedTuple):
 
 
 def host_of_call(options: Options) -> CallHost:
-    """Find the host of a call.
-
-    Raises:
-        ConfigError: As `load`, `Config.resolve` and `_for_call`; or a file makes the call while it is imported.
-    """
+    """Find the host of a call; raise ConfigError as `load` and `_for_call`, or while a file is imported."""
     # The cheap test comes first, because most programs never load multiprocessing, and calls must be fast.
     if import_time.imported is not None or "multiprocessing.process" in sys.modules:
         import_time.reject_call()
@@ -280,11 +276,7 @@ def parse(data: bytes, path: Path) -> Config:
 
 
 def _host(key: Value, value: Value, folder: Path) -> Host:
-    """Return the host with the name `key`.
-
-    Raises:
-        ConfigError: A key is unknown, missing, or has a value that it cannot have.
-    """
+    """Return the host named `key`; raise ConfigError if one of its keys is unknown, missing or wrong."""
     name = key.as_text()
     if not HOST_NAME.fullmatch(name):
         raise key.error(f'"{name}" cannot name a host', "use letters, digits, `.`, `-` and `_`")

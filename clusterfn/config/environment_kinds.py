@@ -104,6 +104,8 @@ NAME_ENVIRONMENT = f"name one on the host: {', '.join(_others)} or {_last}"
 # No address may begin with a hyphen, because ssh would take it for an option. The same is true of modules.
 ADDRESS = re.compile(r"(?:[\w.+][\w.+-]*@)?(?:[\w.][\w.-]*|\[[0-9A-Fa-f:.]+(?:%\w+)?\])(?::([0-9]{1,5}))?")
 MODULE = re.compile(r"[\w.+@=/~][\w.+@=/~:,-]*")
+# A folder of the host, alone or with its place in a container's image.
+BIND = re.compile(r"(?:/|~|\$)[^:\n]*(?::/[^:\n]*)?")
 CHOOSE_ENVIRONMENT = (
     f'{NAME_ENVIRONMENT}; or have one built: environment="environment.yml", "requirements.txt", '
     'or packages=["python=3.11", "numpy"]'

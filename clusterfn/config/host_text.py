@@ -81,11 +81,7 @@ class Lines:
 
 
 def count(value: object) -> int:
-    """Return a number that a host wrote if it is one that can be shown: of bytes, files or seconds.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """Return a host's number of bytes, files or seconds; raise ValueError if it cannot be shown."""
     # In Python, True is an int, too.
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _MOST:
         raise ValueError(f"a number, not {value!r:.80}")

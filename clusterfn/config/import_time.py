@@ -32,11 +32,7 @@ def importing(file: Path) -> Iterator[None]:
 
 
 def reject_call() -> None:
-    """Reject a call that is to be sent while a command imports its target, or a new process its parent's program.
-
-    Raises:
-        ConfigError: It is.
-    """
+    """Reject a call while a command imports its target, or a new process its parent's program, with a ConfigError."""
     if imported is not None:
         raise ConfigError(f"{imported} calls a decorated function while it is imported", hint=_UNGUARDED)
     # Python itself uses this attribute to reject the start of another process at this point.

@@ -257,11 +257,7 @@ SPEC_OF_JOB = f"{layout.SPEC} of the job"
 
 
 def read_spec(data: bytes) -> dict[str, Any]:
-    """Parse the spec.json of a job, as its host has it now.
-
-    Raises:
-        ValueError: It is damaged.
-    """
+    """Parse the spec.json of a job, as its host has it now; raise ValueError if it is damaged."""
     spec = json.loads(data)
     for name, expected in _TYPES.items():
         # A host writes this file, and may not be trusted. Compare types exactly, because True also is an int.

@@ -111,16 +111,12 @@ def may_be_in_a_name(sign: str) -> bool:
     return sign in ".- " or f"_{sign}".isidentifier()
 
 
-def _is_job_name(text: str) -> bool:
-    fits = 0 < len(text) <= 64 and text[0].isidentifier() and not text.endswith(" ")
-    return fits and all(map(may_be_in_a_name, text))
-
-
 def job_name(value: Any, name: str) -> str:
     """Check the name of a job, and return it in the normal form of Unicode."""
     # Keyboards and file systems may write a letter in two ways. Use one of them, so that the same name always matches.
     text = unicodedata.normalize("NFC", value) if isinstance(value, str) else ""
-    if _is_job_name(text):
+    fits = 0 < len(text) <= 64 and text[0].isidentifier() and not text.endswith(" ")
+    if fits and all(map(may_be_in_a_name, text)):
         return text
     hint = f'use up to 64 letters, digits, blanks, "_", "." and "-", a letter or "_" first: {name}="train"'
     raise ConfigError(f"{name}={value!r:.80} is not possible", hint=hint)

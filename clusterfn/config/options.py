@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple, NoReturn, TypedDict, Union
 
 from clusterfn.config import option_checks as checks
-from clusterfn.config.environment_kinds import MODULE, Notify, parse_notify, python_version
+from clusterfn.config.environment_kinds import BIND, MODULE, Notify, parse_notify, python_version
 from clusterfn.config.option_checks import Check, python_package, quoted
 from clusterfn.config.units import GPU_TYPE, VARIABLE, parse_memory, parse_time
 from clusterfn.errors import ConfigError, did_you_mean
@@ -36,6 +36,8 @@ class JobOptions(TypedDict, total=False):
         environment: An environment on the host, "python:/path", "venv:~/v", "prefix:/path", "conda:name" or "current"
             (local); or a file to build one from: "environment.yml", "pyproject.toml[extra,group:dev]", "uv.lock",
             "pylock.toml", "requirements.txt", "script" (its own header). clusterfn writes its lock next to that file.
+        binds: Folders of the host that a container's image shows, in addition to the host's `binds:`: "/data", or
+            "/scratch:/mnt" for another place in the image.
         packages: The same without a file: ["python=3.11", "torch==2.7.1", "pip:rich", "bioconda::samtools"].
         modules: Environment modules to load, such as "cuda/11.8".
         env: Environment variables of the job. Numbers become strings.
@@ -56,6 +58,7 @@ class JobOptions(TypedDict, total=False):
     allow_cpu: bool | None
     time: Time | None
     environment: str | None
+    binds: Sequence[str] | None
     packages: Sequence[str] | None
     modules: Sequence[str] | None
     env: Mapping[str, str | float] | None
@@ -144,6 +147,7 @@ class Options(NamedTuple):
     resume: str | None = None
     host: str | None = None
     environment: str | None = None
+    binds: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     env: Mapping[str, str] = {}
@@ -186,6 +190,7 @@ _KEYWORDS: dict[str, tuple[str, Check]] = {
     "resume": ("resume", checks.job_id),
     "host": ("host", checks.host_name),
     "environment": ("environment", checks.environment),
+    "binds": ("binds", checks.several(checks.matching(BIND, "/data:/mnt"))),
     "packages": ("packages", checks.several(checks.package)),
     "modules": ("modules", checks.several(checks.matching(MODULE, "cuda/12.4"))),
     "env": ("env", checks.environment_variables),
@@ -249,7 +254,7 @@ def without_needs(options: Options) -> Options:
     """Return options for a machine that has no GPUs, and none of the host's environments, modules and folders."""
     of_job = options._replace(cores=None, memory_bytes=None, nodes=None, tasks_per_node=None, scheduler_options={})
     without_gpus = of_job._replace(gpus=0, gpu_memory_bytes=None, gpu_type=None, allow_cpu=None)
-    return without_gpus._replace(environment="current", packages=(), modules=(), cwd=None)
+    return without_gpus._replace(environment="current", binds=(), packages=(), modules=(), cwd=None)
 
 
 def keyword_of(name: str) -> str:
@@ -275,6 +280,7 @@ ALIASES = {
     **dict.fromkeys(("walltime", "timeout", "time_limit"), "time"),
     **dict.fromkeys(("python", "conda", "venv", "env_file", "requirements"), "environment"),
     **dict.fromkeys(("workdir", "working_dir", "dir", "chdir"), "cwd"),
+    **dict.fromkeys(("bind", "mounts"), "binds"),
     "pip": "packages",
     "hosts": "host",
     "output": "outputs",
@@ -287,9 +293,6 @@ _NOT_ASKED_FOR = {
     **dict.fromkeys(
         ("image", "container", "docker"),
         'name an image of the host: environment="apptainer:/image.sif", or set packages= instead',
-    ),
-    **dict.fromkeys(
-        ("binds", "mounts"), "set it in clusterfn.yml, below the host: `binds: [/data]` for what a container sees"
     ),
     "initializer": "call it at the beginning of the function: each call has a process of its own",
     "async_submit": "call f.submit(...), which returns a Job at once",

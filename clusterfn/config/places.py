@@ -25,11 +25,7 @@ _TOOLS = ("site-packages", "dist-packages")
 
 
 def file_of_variable() -> Path | None:
-    """Return the file that the variable names.
-
-    Raises:
-        ConfigError: There is none.
-    """
+    """Return the file that the variable names; raise ConfigError if there is none."""
     text = os.environ.get(VARIABLE)
     path = expanded(text) if text else None
     if path is not None and not path.is_file():
@@ -129,11 +125,7 @@ def is_ours(info: os.stat_result) -> bool:
 
 
 def reject_others(path: Path, info: os.stat_result) -> None:
-    """Reject a file of another user, unless the variable names it: the lines of `setup:` run in this user's name.
-
-    Raises:
-        ConfigError: It is such a file.
-    """
+    """Reject another user's file that the variable does not name, with a ConfigError: it could run its `setup:`."""
     if not is_ours(info) and path != file_of_variable():
         hint = f"to use it anyway, set {VARIABLE}={shlex.quote(str(path))}"
         raise ConfigError(f"{path} belongs to another user, and its lines would run with your permissions", hint=hint)

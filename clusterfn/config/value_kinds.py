@@ -22,12 +22,7 @@ Form = Mapping[str, Any]
 
 
 class Kind(NamedTuple):
-    """A kind of value.
-
-    Attributes:
-        read: Checks and returns the value; raises ConfigError.
-        form: What a JSON Schema can say of it.
-    """
+    """A kind of value: `read` checks and returns it or raises ConfigError; `form` is its JSON Schema."""
 
     read: Callable[[Value], Any]
     form: Form
@@ -92,11 +87,7 @@ _AS_IT_IS = "if it is meant as it is, put it in single quotes"
 
 
 def read_variables(value: Value, instead: str) -> dict[str, str]:
-    """Return names of variables with their values.
-
-    Args:
-        instead: What to write where a shell should expand a value.
-    """
+    """Return variables by name; `instead` is what to write where a shell should expand a value."""
     for key, _ in value.pairs:
         if not units.VARIABLE.fullmatch(key.text):
             raise key.error(f'"{key.text}" cannot name a variable', "use letters, digits and `_`")
@@ -180,9 +171,8 @@ OWNERS = _names(_PRINCIPAL, "cannot name a user or a group", "write a list, one 
 MODULES = _names(environment_kinds.MODULE, "cannot name a module", "write a list, one name each: [cuda/12.4, gcc]")
 
 
-_BIND = re.compile(r"(?:/|~|\$)[^:\n]*(?::/[^:\n]*)?")
 _ABOUT_BINDS = "write absolute folders, [/data], or pairs with the image's, [/data:/mnt]"
-BINDS = _names(_BIND, "names no folder of the host", _ABOUT_BINDS)
+BINDS = _names(environment_kinds.BIND, "names no folder of the host", _ABOUT_BINDS)
 
 
 def _container(value: Value) -> tuple[str, ...]:

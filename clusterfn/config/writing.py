@@ -25,13 +25,7 @@ _WIDE = 10**6
 
 @dataclass(frozen=True)
 class Change:
-    """What is to be written.
-
-    Attributes:
-        path: The file.
-        text: All of it, as it will be.
-        added: The lines that are new.
-    """
+    """What is to be written to a file: all of its text, and the lines that are new in it."""
 
     path: Path
     text: str
@@ -56,11 +50,7 @@ def read_or_empty(path: Path) -> config_file.Config:
 
 
 def host(name: str, keys: Keys, path: Path) -> Host:
-    """Return the host that these keys mean, in a file `path`.
-
-    Raises:
-        ConfigError: One of them cannot be such.
-    """
+    """Return the host that these keys mean, in a file `path`; raise ConfigError if one of them cannot be such."""
     return config_file.parse(_block(name, keys, "hosts:\n", _STEP).encode(), path).hosts[name]
 
 
@@ -89,11 +79,7 @@ def adding(name: str, keys: Keys, path: Path, suggestion: str = "") -> Change:
 
 
 def write(change: Change) -> None:
-    """Put the new text in place of the old.
-
-    Raises:
-        ConfigError: It cannot be written there.
-    """
+    """Put the new text in place of the old; raise ConfigError if it cannot be written there."""
     # Replace the file that a symbolic link names, and not the link itself.
     target = change.path.resolve()
     try:

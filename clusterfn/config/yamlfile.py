@@ -199,11 +199,7 @@ _EXAMPLE = "begin with a line `hosts:`; docs/reference/configuration.md shows a 
 
 
 def parse(data: bytes, path: str) -> Value:
-    """Return the file's tree.
-
-    Raises:
-        ConfigError: It is not one YAML document of at most 128 KB, without aliases and tags.
-    """
+    """Return the tree; raise ConfigError if it is not one YAML document of 128 KB at most, without aliases and tags."""
     if len(data) > LIMIT_BYTES:
         raise ConfigError(f"{path}: {len(data)} bytes are too large for a configuration", hint="keep it below 128 KB")
     text = decode(data, path)
@@ -215,11 +211,7 @@ def parse(data: bytes, path: str) -> Value:
 
 
 def read_text(path: Path) -> str:
-    """Read a text file that a user has written.
-
-    Raises:
-        ConfigError: It cannot be read, or is not text.
-    """
+    """Read a text file that a user has written; raise ConfigError if it cannot be read, or is not text."""
     try:
         return decode(path.read_bytes(), str(path))
     except OSError as error:
@@ -227,11 +219,7 @@ def read_text(path: Path) -> str:
 
 
 def decode(data: bytes, path: str) -> str:
-    """Decode what a file holds: UTF-8, with a byte order mark or without.
-
-    Raises:
-        ConfigError: It is not text; with the line of the first byte that is none.
-    """
+    """Decode UTF-8, with a byte order mark or without; raise ConfigError with the first line that is none."""
     wrong = data.find(b"\0")
     try:
         text = data.decode("utf-8-sig")

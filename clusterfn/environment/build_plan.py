@@ -29,12 +29,7 @@ MUCH = 10**9
 
 
 class EnvironmentPlan(NamedTuple):
-    """A plan.
-
-    Attributes:
-        document: What plan.json has; the sizes of archives are still missing.
-        archives: All that it takes, by their hashes.
-    """
+    """The document of plan.json, without sizes of archives, and all archives that it takes, by their hashes."""
 
     document: Mapping[str, Any]
     archives: Mapping[str, LockedPackage]
@@ -53,10 +48,9 @@ class EnvironmentPlan(NamedTuple):
 
 
 def plan_of(environment: LockedEnvironment, python: tuple[int, ...], machine: str, setup: str) -> EnvironmentPlan:
-    """Return the plan of an environment.
+    """Return the plan of an environment for the host's own Python, which runs the builder, and its processor.
 
     Args:
-        python, machine: The version of the host's own Python, which runs the builder, and its kind of processor.
         setup: Lines of shell that load the host's modules.
     """
     host, base, zstd = environment.host, environment.base, _zstandard_wheel(python, machine)

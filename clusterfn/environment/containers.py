@@ -9,10 +9,11 @@ are from the manuals of Apptainer 1.4 (`apptainer exec`), Charliecloud 0.31 (`ch
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from clusterfn.bridge.layout import ENTERING_VARIABLE, IMAGE_VARIABLE
+from clusterfn.errors import ConfigError
 from clusterfn.scheduler.job_script import LEADING_VARIABLE, quote, quote_path
 
 # The script that a missing runtime, image or folder ends says so behind this word; other failures are the runtime's.
@@ -193,6 +194,23 @@ def make_script(kind: str, image: str, command: Sequence[str], binds: Sequence[s
         else f'exec {program} "$@"',
     ]
     return "\n".join(lines)
+
+
+def merge_binds(binds: Iterable[str]) -> tuple[str, ...]:
+    """Return folders that an image shows, each once; raise ConfigError if two of them have one place in the image.
+
+    Example:
+        >>> merge_binds(["/data", "/scratch/ada:/mnt", "/data/:/data"])
+        ('/data', '/scratch/ada:/mnt')
+    """
+    shown: dict[str, str] = {}
+    for bind in binds:
+        source, _, target = bind.partition(":")
+        place, folder = ((path.rstrip("/") or "/") for path in (target or source, source))
+        if shown.setdefault(place, folder) != folder:
+            message = f"binds: an image cannot show both {shown[place]} and {folder} as {place}"
+            raise ConfigError(message, hint="change the place of one: what `binds:` of the host names is shown too")
+    return tuple(folder if folder == place else f"{folder}:{place}" for place, folder in shown.items())
 
 
 def _set(variable: str, path: str) -> list[str]:

@@ -126,10 +126,10 @@ def is_existing(text: str | None) -> bool:
     return text is None or text == "current" or text.partition(":")[0] in ENVIRONMENT_KINDS
 
 
-def parse_existing(text: str | None, host: Host) -> ExistingEnvironment:
+def parse_existing(text: str | None, host: Host, binds: Sequence[str] = ()) -> ExistingEnvironment:
     """Parse `environment=`; None is this interpreter on `local`, else the host's own of the caller's version.
 
-    Raise ConfigError for an unknown kind, or one that this version cannot make.
+    Raise ConfigError for an unknown kind, one that this version cannot make, or `binds=` that it cannot show.
     """
     if text in (None, "current") and host.scheduler == "local":
         return ExistingEnvironment("current")
@@ -144,7 +144,12 @@ def parse_existing(text: str | None, host: Host) -> ExistingEnvironment:
     if kind in ENVIRONMENT_KINDS and value:
         if ENVIRONMENT_KINDS[kind].images:
             option_checks.environment(text, "environment")
-            return ExistingEnvironment(kind, value, command=host.container, binds=host.binds)
+            shown = containers.merge_binds([*host.binds, *binds])
+            if shown and kind == containers.CUSTOM:
+                what = f"the words of `container:` of {host.name} say themselves which folders the image shows"
+                hint = f"add the runtime's own option for {shown[0]} to these words, and remove binds"
+                raise ConfigError(what, host=host.name, hint=hint)
+            return ExistingEnvironment(kind, value, command=host.container, binds=shown)
         return ExistingEnvironment(kind, value)
     what = f"environment={text!r} does not name an environment that this version can use"
     if text == "current":
@@ -160,7 +165,7 @@ class ExistingEnvironment(NamedTuple):
         value: The path or name; "" for "current" and "found".
         needed: Modules that it must have.
         command: `container:` of its host, for an image.
-        binds: `binds:` of its host, for an image.
+        binds: `binds:` of its host and `binds=` of the call, for an image.
     """
 
     kind: str

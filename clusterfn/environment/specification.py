@@ -40,12 +40,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Requirement:
-    """One package that is wanted.
-
-    Attributes:
-        name: In lower case.
-        text: As the solver wants it: "numpy >=2", "conda-forge::pytorch", "torch==2.7.1".
-    """
+    """A wanted package: its name in lower case, and its text for the solver, as in "conda-forge::pytorch"."""
 
     name: str
     text: str

@@ -70,12 +70,7 @@ _SINGLE_FILES = ("layout.py", "job_states.py", "attributes.py", "removal.py", *_
 
 
 class FileBundle(NamedTuple):
-    """Files that travel together.
-
-    Attributes:
-        digest: SHA-256 over names and contents.
-        files: Name, relative and with slashes -> content.
-    """
+    """Files that travel together, by their names with slashes, and the SHA-256 of names and contents."""
 
     digest: str
     files: Mapping[str, bytes]
@@ -121,11 +116,7 @@ def _is_for_jobs(name: str) -> bool:
 def python_files(
     folder: Path, prefix: str, is_included: Callable[[str], bool] = lambda _: True, below: str = ""
 ) -> dict[str, bytes]:
-    """Return the Python files below a folder. By os.scandir, as each first call in a process waits for it.
-
-    Raises:
-        OSError: A folder or a file cannot be read.
-    """
+    """Return the Python files below a folder, by os.scandir because the first call waits; may raise OSError."""
     files = {}
     with os.scandir(os.path.join(folder, below)) as entries:
         for entry in entries:

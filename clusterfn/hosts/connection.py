@@ -177,12 +177,7 @@ _SHAPE = {
 
 
 def _facts(hello: Header) -> HostFacts:
-    """Read the facts of a hello.
-
-    Raises:
-        KeyError: It lacks a fact.
-        ValueError: A fact has another type.
-    """
+    """Read the facts of a hello; raise KeyError if one is missing, ValueError if one has another type."""
     values: dict[str, Any] = {name: shaped(hello[name], shape) for name, shape in _SHAPE.items()}
     if len(hello["version"]) != 3 or not hello["root"].startswith("/"):
         raise ValueError(f"version: {hello['version']}, root: {hello['root']!a:.80}")

@@ -133,11 +133,7 @@ def start(host: HostState, root: str, plan: str, after: Reply[Any]) -> RemoteBui
 
 
 def run_builder(host: HostState, *words: str, timeout_s: float = _TIMEOUT_S, stdin: bytes = b"") -> list[BuildProgress]:
-    """Run one command of the builder; return the lines that it prints.
-
-    Raises:
-        EnvironmentBuildError: It failed, or it prints nothing that can be read.
-    """
+    """Run one command of the builder, and return the lines that it prints; may raise EnvironmentBuildError."""
     ran = host.bridge.run([layout.BUILD, *words], stdin=stdin, timeout_s=timeout_s)
     answer = ran.result(timeout_s + _TIMEOUT_S)
     lines = [line.decode("utf-8", "replace") for line in (answer.out + answer.err).splitlines()]

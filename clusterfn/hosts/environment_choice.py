@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor import nvidia_smi
+from clusterfn.config.environment_kinds import names_an_image
 from clusterfn.environment import existing
 from clusterfn.environment.existing import CALLER, ExistingEnvironment
 from clusterfn.errors import ConfigError, EnvironmentBuildError, LockError
@@ -43,6 +44,7 @@ class EnvironmentRequest(NamedTuple):
     text: str | None = None  # `environment=`; None for the host's own
     packages: tuple[str, ...] = ()  # `packages=`
     gpus: int = 0  # how many GPUs the job asks for: the build of PyTorch depends on them
+    binds: tuple[str, ...] = ()  # `binds=`
 
 
 class ResolvedEnvironment(NamedTuple):
@@ -113,9 +115,12 @@ class EnvironmentResolver:
     def _named(self, wanted: EnvironmentRequest) -> tuple[str | None, ExistingEnvironment | None]:
         """Return `environment=` of the call or its host, and the existing environment that it names, if it does."""
         text = wanted.text or (None if wanted.packages else self._host.settings.environment)
+        if wanted.binds and not names_an_image(text or ""):
+            what = f"binds= shows folders in a container's image, and environment={text!r} names none"
+            raise ConfigError(what, hint='name an image, environment="apptainer:/image.sif", or leave out binds=')
         if wanted.packages or not existing.is_existing(text):
             return text, None
-        named = existing.parse_existing(text, self._host.settings)
+        named = existing.parse_existing(text, self._host.settings, wanted.binds)
         return text, named if named.kind != "found" else None
 
     def forget(self) -> None:

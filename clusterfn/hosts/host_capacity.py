@@ -106,11 +106,7 @@ class HostCapacity:
                 _require_gpus(available, request, self._settings.name)
 
     def require_commands(self) -> None:
-        """Reject a host whose PATH lacks the commands of its scheduler.
-
-        Raises:
-            ConfigError: It names the key that says where they are.
-        """
+        """Reject a host whose PATH lacks its scheduler's commands, with the key for them in the ConfigError."""
         lacking = self._host.connection.facts.lacking
         name = self._settings.name
         source = self._settings.source
@@ -191,11 +187,7 @@ def read_gpus(text: str, machine_mib: int) -> tuple[GpuInfo, ...] | None:
 
 
 def _allowed_here(gpus: tuple[GpuInfo, ...], host: Host) -> tuple[GpuInfo, ...]:
-    """Return the GPUs that `gpus: {only: …}` of the host leaves.
-
-    Raises:
-        Unsatisfiable: It names a GPU that is not there.
-    """
+    """Return the GPUs that `gpus: {only: …}` leaves; raise Unsatisfiable if one of them is not there."""
     for name in host.gpus_only:
         if not any(is_called(gpu, name) for gpu in gpus):
             near = nearest_word(name, [gpu.uuid for gpu in gpus], 0.75)
@@ -207,11 +199,7 @@ def _allowed_here(gpus: tuple[GpuInfo, ...], host: Host) -> tuple[GpuInfo, ...]:
 
 
 def _require_allowed(gpus: tuple[GpuInfo, ...], request: Resources, host: Host) -> None:
-    """Reject more GPUs than `gpus: {only: …}` leaves.
-
-    Raises:
-        Unsatisfiable: Names the key.
-    """
+    """Reject more GPUs than `gpus: {only: …}` leaves, with the key's place in the Unsatisfiable."""
     if request.gpus > len(gpus):
         most = f"ask for at most {len(gpus)}, or change gpus:" if gpus else "remove gpus=, or change gpus:"
         left = f"{describe_only(host.gpus_only)} leaves of {host.name}: {len(gpus)}"
@@ -233,11 +221,7 @@ def ask_types(connection: HostConnection, scheduler: Scheduler) -> Sequence[str]
 
 
 def _require_gpus(gpus: tuple[GpuInfo, ...] | None, request: Resources, host: str) -> None:
-    """Reject a type or a size of which the host has too few.
-
-    Raises:
-        Unsatisfiable: Names the GPUs of the host.
-    """
+    """Reject a type or a size of which the host has too few, with its GPUs in the Unsatisfiable."""
     if gpus is None or len(eligible_gpus(gpus, request.gpu_type, request.gpu_memory_bytes)) >= request.gpus:
         return
     raise _unsatisfiable(request, host, f"{host} has {describe_gpus(gpus)}", suggest_gpus(gpus, request.gpu_type))

@@ -70,11 +70,7 @@ async def _watched(story: Coroutine[Any, Any, None]) -> None:
 
 
 def result(running: concurrent.futures.Future[T], what: str, timeout_s: float) -> T:
-    """Wait in the caller's thread for a coroutine, and say what for if that takes long; return its value.
-
-    Raises:
-        Unreachable: It has not ended within `timeout_s`; it continues.
-    """
+    """Wait in this thread for a coroutine, and say for what; raise Unreachable after `timeout_s`: it continues."""
     if is_here():
         raise RuntimeError(f"{what}: this thread brings the answer, so it would wait forever")
     if not spoken_wait.wait_for([running], lambda: what, timeout_s):

@@ -34,12 +34,7 @@ _REMOVAL_TIMEOUT_S = 5.0
 
 
 class RemoteFile(NamedTuple):
-    """A file that a job left.
-
-    Attributes:
-        name: Relative to the job's folder, with slashes.
-        size: Bytes.
-    """
+    """A file that a job left: its name below the job's folder, with slashes, and its size in bytes."""
 
     name: str
     size: int
@@ -103,11 +98,7 @@ def read_text(connection: HostConnection, path: str) -> str:
 
 
 def read_bytes(connection: HostConnection, path: str) -> bytes:
-    """Read a file of the host.
-
-    Raises:
-        HostError: It does not exist (`kind` is "missing"), or it cannot be read.
-    """
+    """Read a file of the host; raise HostError if it does not exist (`kind` is "missing"), or it cannot be read."""
     out = io.BytesIO()
     connection.get(path, out.write, on_size=_fits(path)).result(None)
     return out.getvalue()
@@ -269,11 +260,7 @@ _NAMED = 20
 
 
 class NothingMatches(ClusterfnError):
-    """The job left files, or none, and none of that name.
-
-    Attributes:
-        names: Those of the files that it left.
-    """
+    """The job left no file of that name; `names` are those that it left."""
 
     names: tuple[str, ...] = ()
 

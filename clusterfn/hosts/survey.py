@@ -123,12 +123,7 @@ def survey(connection: HostConnection, timeout_s: float = TIMEOUT_S, folder: str
 
 
 def read_site(sections: Mapping[str, Section], memory_bytes: int | None = None) -> Site:
-    """Turn the sections of one answer into a Site.
-
-    Args:
-        sections: The sections.
-        memory_bytes: The memory of the host.
-    """
+    """Turn the sections of one answer into a Site; `memory_bytes` is the memory of the host."""
 
     def section(name: str) -> Section:
         return sections.get(name, MISSING)

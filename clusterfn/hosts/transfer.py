@@ -117,11 +117,7 @@ class Transfer:
 
 
 class Sending(Transfer):
-    """All that a job needs on its way to the host.
-
-    Args:
-        uploads: What is sent; the last of them makes the job's own folder.
-    """
+    """All that a job needs on its way to the host; the last of `uploads` makes the job's own folder."""
 
     def __init__(self, uploads: Sequence[Reply[Any]]) -> None:
         super().__init__(SENDING, uploads)
@@ -245,11 +241,7 @@ class _File:
         return self._reply
 
     def write(self, piece: bytes) -> int:
-        """Take a piece of it.
-
-        Raises:
-            ClusterfnError: This machine cannot store it.
-        """
+        """Take a piece of it; raise ClusterfnError if this machine cannot store it."""
         with self._lock:
             if not self._is_over:
                 self._store(piece)

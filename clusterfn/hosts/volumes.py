@@ -120,11 +120,7 @@ def _df(lines: list[str]) -> re.Match[str] | None:
 
 
 def read_volume(section: Section, quotas: Mapping[str, QuotaLeft]) -> Volume | None:
-    """Parse the section of one volume; None if it is no folder, or was too slow.
-
-    Args:
-        quotas: What is left of quotas, by device.
-    """
+    """Parse a volume's section; None if it is no folder or too slow. `quotas`: what is left, by device."""
     path, df = _first(section, "path"), _df(section.part("df"))
     if not path or df is None:
         return None

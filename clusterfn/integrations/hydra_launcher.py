@@ -38,11 +38,7 @@ class ClusterfnLauncher(Launcher):  # type: ignore[misc]  # Hydra has no types
         self._context, self._task, self._config = hydra_context, task_function, config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[Any]:
-        """Run one job for each list of overrides, and return what each gave, in order.
-
-        Raises:
-            ClusterfnError: Before anything was sent.
-        """
+        """Run a job for each list of overrides; return what each gave, in order. Raise only before any is sent."""
         setup_globals()
         configure_log(self._config.hydra.hydra_logging, self._config.hydra.verbose)
         numbered = list(enumerate(job_overrides, initial_job_idx))

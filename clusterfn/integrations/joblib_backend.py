@@ -45,11 +45,7 @@ class ClusterfnBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[
         self._jobs: set[Future[Any]] = set()
 
     def _accept(self, options: Options, keywords: Mapping[str, Any]) -> Options:
-        """Take what the user has given, and return the options of each batch.
-
-        Raises:
-            ConfigError: One of the words is no option.
-        """
+        """Return the options of each batch from what the user gave; raise ConfigError for a word that is none."""
         own = {name: value for name, value in keywords.items() if name not in ("initializer", "initargs")}
         if keywords.get("initializer") is not None:
             self._begin = functools.partial(keywords["initializer"], *keywords.get("initargs") or ())

@@ -78,11 +78,7 @@ class Reference(NamedTuple):
 
 
 class ArgumentSource:
-    """What has the value that an argument means.
-
-    Args:
-        argument: The Job or JobGroup.
-    """
+    """The Job or JobGroup whose value an argument means."""
 
     def __init__(self, argument: Any) -> None:
         self.argument = argument

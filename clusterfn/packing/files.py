@@ -124,11 +124,7 @@ def holds_credentials(path: str) -> bool:
 
 
 def shipment(path: File | Directory) -> FileUpload:
-    """Describe what a File or Directory consists of.
-
-    Raises:
-        PayloadError: It does not exist, is of the other kind, or cannot be read.
-    """
+    """Describe a File's or Directory's content; raise PayloadError if it is absent, the other kind, or unreadable."""
     try:
         return _directory(path) if isinstance(path, Directory) else _file(path)
     except (OSError, ValueError) as error:

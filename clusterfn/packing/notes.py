@@ -68,11 +68,7 @@ class Watched:
 
 
 def tell(notes: Sequence[CallNote], job: JobSpec, is_in_place: bool) -> None:
-    """Say what is true of the job, and has not been said.
-
-    Args:
-        is_in_place: As `sending.is_in_place`.
-    """
+    """Say what is true of the job, and has not been said; `is_in_place` as in `sending`."""
     # A line that names a variable may set it. Only the host knows what its modules and its profile set.
     lines = "\n".join((*job.host.setup, *job.host.prolog))
     given = {*job.env, *job.secrets, *re.findall(r"\w+", lines)}

@@ -298,11 +298,7 @@ class Scheduler(ABC):
     looks_s: Sequence[tuple[float, float]] = ((4.0, 4.0), (10.0, 6.0), (30.0, 20.0), (70.0, 40.0), (float("inf"), 60.0))
 
     def resolve_resources(self, resources: Resources) -> Resources:
-        """Return what to ask this scheduler for.
-
-        Raises:
-            ConfigError: It cannot be asked for that.
-        """
+        """Return what to ask this scheduler for; raise ConfigError if it cannot be asked for that."""
         return resources
 
     # Submission

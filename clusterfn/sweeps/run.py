@@ -43,12 +43,7 @@ class Scoring:
     minimize: bool = False
 
     def of(self, value: Any) -> float:
-        """Return the score of a result.
-
-        Raises:
-            ValueError: It has none, or one that is not a number.
-            Exception: Whatever the user's function raises.
-        """
+        """Return the score of a result; raise ValueError if it is no number, or what the user's function raises."""
         if callable(self.by):
             found = self.by(value)
         elif is_a(value, Mapping):
@@ -68,11 +63,7 @@ class Scoring:
 
 
 def check_score(by: object) -> None:
-    """Reject what is no way to find a score.
-
-    Raises:
-        ConfigError: It is neither a key nor a function.
-    """
+    """Reject what is no way to find a score; raise ConfigError if it is neither a key nor a function."""
     if by is not None and not isinstance(by, str) and not callable(by):
         raise ConfigError(f"score={by!r:.60} is neither a key nor a function", hint='use "loss", or a function')
 

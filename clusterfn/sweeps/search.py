@@ -115,11 +115,7 @@ def sweep(
 
 
 def _seed(wanted: int | None, resume: str | None) -> int:
-    """Return the seed given, or a new one, which is shown.
-
-    Raises:
-        ConfigError: A sweep resumes, and nothing says which configurations it had.
-    """
+    """Return the seed given, or a new one, to be shown; raise ConfigError if a sweep resumes, and none is known."""
     if wanted is not None:
         return wanted
     if resume is not None:

@@ -22,12 +22,7 @@ _MOST = 100_000
 
 @dataclass(frozen=True)
 class Configuration:
-    """One of them.
-
-    Attributes:
-        name: What it is called in every line and file, such as "GRID_0071".
-        values: The arguments by keyword.
-    """
+    """One of them: what it is called in lines and files ("GRID_0071"), and its arguments by keyword."""
 
     name: str
     values: dict[str, Any]
@@ -74,11 +69,7 @@ class ConfigurationList:
 
 
 def read(configurations: object) -> Grid | ConfigurationList:
-    """Read what a user wrote as configurations.
-
-    Raises:
-        ConfigError: It is neither a dict of lists nor a list of dicts.
-    """
+    """Read a user's configurations; raise ConfigError if these are neither a dict of lists nor a list of dicts."""
     if isinstance(configurations, Mapping):
         if not configurations:
             raise ConfigError("the sweep has no arguments", hint='write {"lr": [0.1, 0.2]}')
@@ -116,11 +107,7 @@ def _values(key: str, values: Any) -> Sequence[Any]:
 
 
 def choose(space: Grid | ConfigurationList, max_configs: int | None, seed: int) -> list[Configuration]:
-    """Choose the configurations to be tested, in their order: exactly `max_configs`, or all if there are fewer.
-
-    Raises:
-        ConfigError: There are too many to test them all.
-    """
+    """Choose exactly `max_configs` of the configurations, or all if fewer, in order; may raise ConfigError."""
     if max_configs is None and space.size > _MOST:
         raise ConfigError(f"the grid has {space.size} configurations", hint="set how many to test: max_configs=")
     indices: Iterable[int] = range(space.size)

@@ -25,11 +25,7 @@ def rename(hostname: str) -> None:
 
 
 class Apart:
-    """One.
-
-    Args:
-        pid: Of a process in it.
-    """
+    """One of them; `pid` is that of a process in it."""
 
     def __init__(self, pid: int) -> None:
         self._fd = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)

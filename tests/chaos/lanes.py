@@ -17,11 +17,7 @@ HERE = Path(__file__).parent
 
 
 class Lane:
-    """One client process.
-
-    Attributes:
-        process: It.
-    """
+    """One client, by its process."""
 
     def __init__(self, config: Path, state: Path) -> None:
         self.heard: list[dict[str, Any]] = []

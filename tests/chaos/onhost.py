@@ -17,11 +17,7 @@ _RESERVED = 131072
 
 
 class JobOnHost:
-    """One job.
-
-    Attributes:
-        folder: jobs/<id>.
-    """
+    """One job, by its folder jobs/<id>."""
 
     def __init__(self, root: Path, job: str, runs: Path) -> None:
         self.id = job

@@ -64,11 +64,7 @@ def staff(box: OwnBox) -> dict[str, list[int]]:
 
 
 class Reaper:
-    """Kills at random, so many of each kind.
-
-    Attributes:
-        killed: Kind -> the jobs of those killed, "" for an agent.
-    """
+    """Kills at random, so many of each kind; `killed` has their jobs by kind, "" for an agent."""
 
     def __init__(self, box: OwnBox, rng: random.Random, quota: Mapping[str, int], pause_s: tuple[float, float]) -> None:
         self.killed: dict[str, list[str]] = {kind: [] for kind in quota}

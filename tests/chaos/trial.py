@@ -121,11 +121,7 @@ class Result:
 
 
 class Trial:
-    """One plan being carried out.
-
-    Args:
-        lane: The client; a new one is made by `new_lane` after its death.
-    """
+    """One plan being carried out; `new_lane` makes another client when `lane` has died."""
 
     def __init__(self, world: World, plan: Plan, lane: Lane, new_lane: Callable[[], Lane]) -> None:
         self.world = world

@@ -20,11 +20,7 @@ SLOW_S = 0.05
 
 
 class Watcher:
-    """Looks all the time, for the length of a with block.
-
-    Attributes:
-        seen: What it saw.
-    """
+    """Looks all the time, for the length of a with block; `seen` is what it saw."""
 
     def __init__(self, box: OwnBox) -> None:
         self.seen = Seen()

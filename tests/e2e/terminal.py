@@ -15,11 +15,7 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Terminal:
-    """A shell that waits for commands.
-
-    Args:
-        argv: How it is started; its prompt is `PROMPT`.
-    """
+    """A shell, started by `argv`, that waits for commands; its prompt is `PROMPT`."""
 
     def __init__(self, argv: Sequence[str], folder: Path, env: Mapping[str, str]) -> None:
         import pty  # of Unix, as the lab is

@@ -157,20 +157,31 @@ def test_a_folder_of_the_host_is_shown_where_binds_says_so(
     (gate / "data").write_text("42")
     config = hosts.describe(lab, tmp_path / "clusterfn.yml", hosts.python, f"binds: [{gate}:/mnt]", ("tensor01",))
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
-    read = cluster(host="tensor01", environment=f"bwrap:{IMAGES}/python3.13")(fails)
+    (gate / "more").mkdir()
+    (gate / "more" / "data").write_text("43")
+    read = cluster(host="tensor01", environment=f"bwrap:{IMAGES}/python3.13", binds=[f"{gate}/more:/more"])(fails)
 
-    with pytest.raises(ValueError, match="42"):
-        read("/mnt/data")
+    for path, said in (("/mnt/data", "42"), ("/more/data", "43")):
+        with pytest.raises(ValueError, match=said):
+            read(path)
+    before = hosts.jobs()
+    with pytest.raises(ConfigError, match="cannot show both"):
+        read.with_options(binds=["/srv:/mnt"])("/mnt/data")
+    assert hosts.jobs() == before
 
 
-def test_a_shell_of_a_host_is_in_the_image(hosts: Hosts, tmp_path: Path) -> None:
+def test_a_shell_of_a_host_is_in_the_image(hosts: Hosts, tmp_path: Path, gate: Path) -> None:
+    (gate / "shown").touch()
     image = f"bwrap:{IMAGES}/python3.13"
     terminal = Terminal(["/bin/sh"], tmp_path, {**os.environ, "SHELL": "/bin/sh"})
     try:
-        terminal.type(f"'{sys.executable}' -m clusterfn shell tensor01 --environment {image}; echo status=$?")
+        terminal.type(
+            f"'{sys.executable}' -m clusterfn shell tensor01 --environment {image} --binds {gate}:/mnt; echo status=$?"
+        )
         terminal.wait_for(re.escape(f"({os.uname().nodename}) $ "))
-        terminal.type("python3 --version; ls -d /opt/clusterfn-lab/python; exit 4")
+        terminal.type("python3 --version; ls /mnt; ls -d /opt/clusterfn-lab/python; exit 4")
         terminal.wait_for("Python 3.13")
+        terminal.wait_for("shown")
         terminal.wait_for("ls: cannot access")
         terminal.wait_for("status=4")
     finally:

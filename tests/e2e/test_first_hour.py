@@ -45,12 +45,7 @@ def readme_commands(address: str) -> list[str]:
 
 
 class Laptop:
-    """A machine on which nothing was ever set up.
-
-    Attributes:
-        home: Its user's, empty.
-        project: The folder in which the shell starts.
-    """
+    """A machine on which nothing was set up, with an empty home, and a project to start in."""
 
     def __init__(self, folder: Path, scripts: Path) -> None:
         import pwd  # of Unix, as the lab is

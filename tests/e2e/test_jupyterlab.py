@@ -131,12 +131,7 @@ def browser():
 
 
 class Notebook:
-    """An open notebook of a JupyterLab.
-
-    Args:
-        page: The page of the browser.
-        name: Of the notebook, and of its screenshots.
-    """
+    """An open notebook of a JupyterLab in a page of the browser; its screenshots have its name."""
 
     def __init__(self, page, name):
         self.page, self.name = page, name

@@ -127,11 +127,7 @@ class HeldConnection:
 
 
 class HeldHost:
-    """What a process knows of that host.
-
-    Args:
-        host: Its scheduler is the real one.
-    """
+    """What a process knows of that host, whose scheduler is the real one."""
 
     root, has_held_allocation = "/root", False
 

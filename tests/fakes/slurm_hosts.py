@@ -156,11 +156,7 @@ class LoginNode(agent):
 
 
 class SlurmHosts:
-    """Some login nodes.
-
-    Attributes:
-        nodes: Each by the name of its host.
-    """
+    """Some login nodes, each by the name of its host."""
 
     def __init__(self, names: list[str], node: Callable[[str], Any] = LoginNode) -> None:
         self.nodes = {name: node(name) for name in names}

@@ -86,11 +86,7 @@ HOSTS = {
 
 
 class World:
-    """The configuration of one session, and the folders that it needs on the hosts.
-
-    Attributes:
-        config: clusterfn.yml.
-    """
+    """The clusterfn.yml of one session, as `config`, and the folders that it needs on the hosts."""
 
     def __init__(self, lab: Lab, folder: Path) -> None:
         self.lab = lab

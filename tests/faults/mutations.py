@@ -41,11 +41,7 @@ BELIEVES_ANY_WITNESS: Sequence[Edit] = (
 
 @dataclass(frozen=True)
 class Mutation:
-    """A change, and the cases (row-host) that must then fail.
-
-    Attributes:
-        name: What is taken away.
-    """
+    """A change, named by what it takes away, and the cases (row-host) that must then fail."""
 
     name: str
     edits: Sequence[Edit]

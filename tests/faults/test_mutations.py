@@ -25,11 +25,7 @@ _ALONE = ("slurmd killed", "node lost", "slurmctld dead", "preempted")
 
 
 def mutated(mutation: Mutation) -> dict[str, str]:
-    """File -> its changed text.
-
-    Raises:
-        AssertionError: The text to be replaced is not there, or not there once.
-    """
+    """File -> its changed text; fail unless the text to be replaced is there once."""
     texts: dict[str, str] = {}
     for file, old, new in mutation.edits:
         source = _ROOT / file if file.startswith("templates/") else _ROOT / "clusterfn" / file

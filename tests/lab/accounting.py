@@ -29,11 +29,7 @@ _TABLES = HOME / "usr" / "share" / "mysql"
 
 
 def provide() -> None:
-    """Unpack the packages and make an empty database where that was not done yet.
-
-    Raises:
-        LabError: Debian's archive does not answer.
-    """
+    """Unpack the packages and make an empty database once; raise LabError if Debian does not answer."""
     with (ROOT / "accounting.lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)  # tests run side by side
         if (HOME / "complete").exists():

@@ -37,12 +37,7 @@ _REPOSITORY = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Channel:
-    """The finished channel.
-
-    Attributes:
-        url: Its address as a channel of conda.
-        old_url: The one that has .tar.bz2 alone.
-    """
+    """The finished channel: its address for conda, and that of the one with .tar.bz2 alone."""
 
     root: Path = CHANNEL
 
@@ -76,11 +71,7 @@ class Channel:
 
 @dataclass
 class Served:
-    """A running server of the channel.
-
-    Attributes:
-        asked: The paths that were asked for, in their order.
-    """
+    """A running server of the channel, and the paths that it was asked for, in their order."""
 
     port: int = 0
     asked: list[str] = field(default_factory=list)
@@ -119,11 +110,7 @@ def is_ready() -> bool:
 
 
 def provide() -> Channel:
-    """The channel, made first if it is missing or of other sources.
-
-    Raises:
-        LabError: It cannot be made here.
-    """
+    """The channel, made first if it is missing or of other sources; raise LabError if it cannot be."""
     if is_ready():
         return Channel()
     with _exclusive():

@@ -19,12 +19,7 @@ from .layout import HOST_BY_NAME, HOSTS
 
 @dataclass(frozen=True)
 class OwnBox:
-    """One.
-
-    Attributes:
-        cards: What its nvidia-smi says.
-        hostname: What `uname -n` says there.
-    """
+    """One, with the cards of its nvidia-smi, and the hostname that `uname -n` says there."""
 
     cable: Cable
     cards: GpuBox

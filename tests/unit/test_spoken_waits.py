@@ -16,8 +16,9 @@ from clusterfn import ClusterFunction, Executor, Job, JobGroup, Session
 from clusterfn.api.actor import Actor
 from clusterfn.calls import call
 from clusterfn.cli.check import function
+from clusterfn.cli.check.step import CheckState
 from clusterfn.cli.submission import send
-from clusterfn.config.options import parse_options
+from clusterfn.config.spec import Host
 from clusterfn.hosts import exit_flush, spoken_wait
 from tests.fixtures.waiting_call import calls_on
 
@@ -63,8 +64,11 @@ def test_a_check_says_that_it_waits_for_the_scheduler_to_withdraw_its_job(monkey
     asked = [SimpleNamespace(rc=1, err=b"Unable to contact slurm controller"), SimpleNamespace(rc=0)]
     session.connection.run.return_value.result.side_effect = asked
 
+    state = CheckState("lab8", timeout_s=0.0)
+    state.host, state.host_state = Host("lab8", "", "slurm", ""), session
+
     with pytest.raises(function.StillWaiting):
-        function.send_probe(len, parse_options({}), Mock(), session, print, 0.0)
+        function.send_probe(len, state)
 
     said = "clusterfn: waiting for job 7f3a000000000000 of this check to end: it is PENDING since 14:03:11 (Priority)\n"
     assert capsys.readouterr().err.startswith(said)

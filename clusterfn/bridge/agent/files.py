@@ -132,11 +132,7 @@ AWAY = (
 
 
 def is_there(path: str) -> bool:
-    """Whether `path` exists, as `os.path.exists`.
-
-    Raises:
-        OSError: The file server is away, and says neither.
-    """
+    """Whether `path` exists, as `os.path.exists`; raise OSError if the file server is away, and says neither."""
     try:
         os.stat(path)
     except OSError as error:

@@ -44,11 +44,7 @@ class JobTemplates:
         self._is_over = not sys.platform.startswith("linux")
 
     def forked_job(self, header: "Header") -> "Optional[ForkedJob]":
-        """Return a job to be forked from this process; None if it must start by its script.
-
-        Args:
-            header: Of its `spawn`.
-        """
+        """Return a job to be forked from this process, by its `spawn`; None if it must start by its script."""
         template = header.get("template")
         if not template or self._agent.out.size > _MOST_UNSENT:
             return None

@@ -76,11 +76,7 @@ class Agent(AgentServices):
         self.must_end = False
 
     def dispatch(self, header: "Header", body: bytes) -> None:
-        """Dispatch one frame from the client.
-
-        Raises:
-            ValueError: It is not a request.
-        """
+        """Dispatch one frame from the client; raise ValueError if it is not a request."""
         if not isinstance(header, dict) or not isinstance(header.get("id"), int):
             raise ValueError("a request without an id")
         request = self.requests.get(header["id"])

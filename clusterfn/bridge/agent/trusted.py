@@ -18,11 +18,7 @@ _OF_NAMES = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01234
 
 
 class Trusted:
-    """Who may own folders, and who may write to them.
-
-    Args:
-        names: Of users and groups, or their numbers.
-    """
+    """Who may own folders, and write to them, by the `names` of users and groups, or their numbers."""
 
     def __init__(self, names: "Iterable[str]" = ()) -> None:
         self.names = sorted(names)

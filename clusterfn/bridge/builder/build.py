@@ -171,11 +171,7 @@ def _is_ready(root: str, env_id: str) -> bool:
 
 
 def _build_or_wait(plan: "BuildPlan", holder: "LockHolder") -> "dict[str, Any]":
-    """Build the environment, or wait for the process that does; return the content of outcome.json.
-
-    Raises:
-        BuildStopped: The builder was asked to end.
-    """
+    """Build the environment, or wait for its builder; return what outcome.json holds. May raise BuildStopped."""
     folder = build_dir(plan.root, plan.id)
     prefix = environment_dir(plan.root, plan.id)
     while True:

@@ -20,11 +20,7 @@ def list_sizes(folder: str) -> "dict[str, int]":
 
 
 def delete(path: str, holder: "LockHolder", is_needed: "Optional[Callable[[str], bool]]" = None) -> bool:
-    """Remove a folder or a link, as `move_aside` says; False if there is none, or it is needed.
-
-    Raises:
-        OSError: It may not be renamed.
-    """
+    """Remove it as `move_aside` says; False if it is absent or needed; raise OSError if it may not be renamed."""
     aside = ""
     with contextlib.suppress(FileNotFoundError):
         aside = move_aside(path, holder.token, is_needed)

@@ -168,11 +168,7 @@ def find_activation_variables(prefix: str, timeout_s: float) -> "dict[str, str]"
 
 
 def verify_environment(plan: "BuildPlan", prefix: str) -> "dict[str, Any]":
-    """Start the environment's Python, import what was asked for, and return what it reports.
-
-    Raises:
-        BuildFailed: With the last lines that it printed.
-    """
+    """Return what the environment's Python reports of its imports; raise BuildFailed with its last lines otherwise."""
 
     def failed(what: str, evidence: "list[str]") -> BuildFailed:
         hint = "see the last lines of its Python; a library that the host lacks must be in the specification"

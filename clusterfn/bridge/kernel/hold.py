@@ -73,12 +73,7 @@ def serve(job: str, spec: "Dict[str, Any]") -> "Facts":
 
 
 class KernelHolder(FarEnd):
-    """The kernel of one job, and its proxy.
-
-    Attributes:
-        address: The socket for proxies.
-        starts: How often the kernel was started.
-    """
+    """The kernel of one job, and its proxy: the socket for proxies, and how often the kernel started."""
 
     def __init__(self, job: str, settings: "Dict[str, Any]", folder: str, secrets: "List[str]") -> None:
         FarEnd.__init__(self, LIMIT_BYTES)

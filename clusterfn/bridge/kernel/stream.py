@@ -68,11 +68,7 @@ class FrameSplitter:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> "List[Frame]":
-        """Return the frames that are complete now.
-
-        Raises:
-            StreamDamaged: These bytes are no frames.
-        """
+        """Return the frames that are complete now; raise StreamDamaged if these bytes are no frames."""
         self._data += data
         frames = []
         while len(self._data) >= _HEAD.size:
@@ -119,11 +115,7 @@ class FrameStream:
         self.send(SAY, body=json.dumps(facts).encode())
 
     def take(self, frames: "List[Frame]") -> "List[Frame]":
-        """Return the frames among these that are new, and acknowledge them all at once.
-
-        Raises:
-            StreamDamaged: One is missing.
-        """
+        """Return the new ones of these frames, and acknowledge all at once; raise StreamDamaged if one is missing."""
         new = []
         for frame in frames:
             if frame.kind == ACK:

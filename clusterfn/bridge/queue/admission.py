@@ -31,11 +31,7 @@ _AGAIN_S = 2.0
 
 
 class NotNow(Exception):
-    """The job is not admitted by this process.
-
-    Attributes:
-        status: With what the supervisor exits.
-    """
+    """This process does not admit the job; the supervisor exits with `status`."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -390,11 +386,7 @@ class MachineLook:
         self._leases = leases
 
     def list_gpus(self) -> None:
-        """Ask which GPUs there are.
-
-        Raises:
-            AttemptEnded: nvidia-smi fails.
-        """
+        """Ask which GPUs there are; raise AttemptEnded if nvidia-smi fails."""
         # This import is late here and below, because many jobs ask for no GPU.
         from ..supervisor import gpus
 

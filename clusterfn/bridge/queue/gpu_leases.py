@@ -25,11 +25,7 @@ class TooFew(Exception):
 
 
 def hold_gpus(leases: "Leases", left: "Iterable[str]", count: int) -> "dict[str, Lease]":
-    """Hold `count` of the GPUs that are left for a job.
-
-    Raises:
-        TooFew: Others have taken them meanwhile; none is held then.
-    """
+    """Hold `count` of the GPUs that are left for a job; hold none and raise TooFew if others took them meanwhile."""
     held: "dict[str, Lease]" = {}
     for uuid in left:
         if len(held) == count:

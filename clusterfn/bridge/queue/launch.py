@@ -70,11 +70,7 @@ def ensure_spooler(queue: "Queue", bridge: str) -> None:
 
 
 def _start_apart(argv: "list[str]", **how: "Any") -> None:
-    """Start a process that is no descendant of this one: a supervisor ends all of its own with its job.
-
-    Raises:
-        OSError: It could not be started.
-    """
+    """Start a process that is no descendant of this one, whose supervisor would end it; may raise OSError."""
     # This import is late, because most jobs need no spooler.
     import subprocess
 

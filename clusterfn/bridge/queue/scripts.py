@@ -153,11 +153,7 @@ EnvironmentMaker = namedtuple("EnvironmentMaker", ("ticket", "process", "logged"
 
 
 class EnvironmentMakers:
-    """The scripts that make environments.
-
-    Args:
-        scripts: What starts them.
-    """
+    """The scripts that make environments, started by `scripts`."""
 
     def __init__(self, scripts: "JobScripts") -> None:
         self._scripts = scripts

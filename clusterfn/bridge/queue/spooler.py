@@ -42,12 +42,7 @@ _FEWEST = 8
 
 
 def run_spooler(root: str, fd: int) -> int:
-    """Serve until nothing waits.
-
-    Args:
-        root: Of the queue.
-        fd: The name that elects it, inherited.
-    """
+    """Serve until nothing waits; `fd`, which was inherited, is the name that elects the spooler."""
     spooler = Spooler(Queue(root), fd)
     while spooler.elected():
         spooler.serve()
@@ -55,12 +50,7 @@ def run_spooler(root: str, fd: int) -> int:
 
 
 class Spooler:
-    """One spooler.
-
-    Args:
-        queue: Its tickets.
-        fd: The name that elects it, inherited.
-    """
+    """One spooler of the tickets in `queue`; `fd`, which it inherits, is the name that elects it."""
 
     def __init__(self, queue: Queue, fd: int) -> None:
         self.queue = queue

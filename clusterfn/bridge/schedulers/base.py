@@ -123,11 +123,7 @@ class HostScheduler:
         """Cancel those elements of this job's array that wait; one that starts all the same finds nothing to do."""
 
     def listed_jobs(self, clusters: str) -> "Optional[set[str]]":
-        """Return the ids of the user's jobs that it knows; None if it does not answer.
-
-        Args:
-            clusters: Which of several clusters to ask; "" for the usual one.
-        """
+        """Return the ids of the user's jobs on `clusters` ("": the usual one); None if it does not answer."""
         return None
 
     def jobs_in(self, folder: str) -> "Optional[list[str]]":

@@ -99,11 +99,7 @@ def in_parts(cls: type, reduction: tuple[Any, ...]) -> tuple[Any, ...]:
 def remake_of_library(
     versions: Mapping[str, str], module: str | None, qualname: str, make: Callable[..., type], args: tuple[Any, ...]
 ) -> type:
-    """Return the class as `remake_class` does.
-
-    Raises:
-        TypeError: A library of which it has parts has another version here.
-    """
+    """As `remake_class`; raise TypeError if a library of which it has parts has another version."""
     for name, version in versions.items():
         importlib.import_module(name)
         here = load_failure.version_of(name)

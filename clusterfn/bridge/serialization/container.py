@@ -274,11 +274,7 @@ def load(
 
 
 def read_ahead(path: str) -> None:
-    """Read a whole file, if it is small, for the next `load` of it, in this process or in its forks.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """Read a small file for the next `load` of it, here or in forks; raise OSError if it cannot be read."""
     if path not in _ahead:
         _ahead.clear()
         with open(path, "rb") as file:

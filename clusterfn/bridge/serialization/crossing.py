@@ -40,11 +40,7 @@ class Cycle(Exception):
 
 
 def dumps(obj: object, target: Version = None) -> bytes:
-    """Pickle `obj` for that version, with all its buffers in the pickle.
-
-    Raises:
-        NoSource: It holds code that cannot go to that version.
-    """
+    """Pickle `obj` for that version, buffers included; raise NoSource if its code cannot go to that version."""
 
     def dump(make: Callable[..., pickler.Pickler]) -> bytes:
         out = io.BytesIO()

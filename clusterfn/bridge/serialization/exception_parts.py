@@ -69,11 +69,7 @@ def name_of(cls: type) -> str:
 
 
 def make_exception(cls: type, args: Sequence[Any]) -> BaseException:
-    """Make an exception with these `args`, by the constructors of the built-in bases of its class.
-
-    Raises:
-        CannotRebuild: None of them makes it.
-    """
+    """Make an exception with these `args` by the built-in bases of its class; raise CannotRebuild if none makes it."""
     error: object = None
     reason: BaseException | None = None
     # Of several built-in bases, only the one with the most fields can make the object.

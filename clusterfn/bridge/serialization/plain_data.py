@@ -67,11 +67,7 @@ class NotData(Exception):
 
 
 def dumps(value: Any) -> tuple[bytes, list[memoryview]]:
-    """Return a value as JSON, and what goes beside it.
-
-    Raises:
-        NotData: It holds something else, or itself.
-    """
+    """Return a value as JSON, and what goes beside it; raise NotData if it holds something else, or itself."""
     writer = _Writer()
     return json.dumps(writer.of(value), separators=(",", ":")).encode(), writer.buffers
 

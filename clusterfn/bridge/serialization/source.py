@@ -178,11 +178,7 @@ def quietly(work: Callable[..., Any], *args: Any, **options: Any) -> Any:
 
 
 def of_code(code: types.CodeType) -> Snippet:
-    """Find the source that compiles to this code.
-
-    Raises:
-        NoSource: No source was found, or what was found is not what runs.
-    """
+    """Find the source that compiles to this code; raise NoSource if none is found, or another code runs."""
     seen = False
     for text in texts(code.co_filename):
         seen = True
@@ -247,11 +243,7 @@ _FUTURES: Mapping[str, int] = {
 
 
 def compiled(snippet: Snippet) -> types.CodeType:
-    """Compile the function by this Python.
-
-    Raises:
-        SyntaxError: It is not of this Python; the line is that of the file.
-    """
+    """Compile the function by this Python; raise SyntaxError with the file's line if that is not possible."""
     arrive(snippet)
     return _compile(snippet)
 
@@ -282,11 +274,7 @@ def parse(snippet: Snippet, version: tuple[int, int] | None = None) -> Definitio
 
 
 def reject_newer(snippet: Snippet, version: tuple[int, int]) -> None:
-    """Reject syntax that an older Python does not have, as far as the parser knows; names the line.
-
-    Raises:
-        NoSource: There is such syntax.
-    """
+    """Reject syntax that an older Python lacks, as far as the parser knows: raise NoSource with the line."""
     try:
         parse(snippet, version)
     except SyntaxError as error:
@@ -336,11 +324,7 @@ def _compile(snippet: Snippet) -> types.CodeType:
 
 
 def inner(code: types.CodeType, name: str) -> types.CodeType:
-    """Return the code of that name directly inside another.
-
-    Raises:
-        LookupError: No file has it.
-    """
+    """Return the code of that name directly inside another; raise LookupError if no file has it."""
     for part in code_parts.parts(code):
         if part.co_name == name:
             return part

@@ -212,11 +212,7 @@ def _bound(node: ast.AST) -> Iterator[str]:
 
 
 def compiled(snippet: Snippet) -> types.CodeType:
-    """Compile a class statement, and nothing else.
-
-    Raises:
-        SyntaxError: It is not of this Python; the line is that of the file.
-    """
+    """Compile a class statement alone; raise SyntaxError with the file's line if it is not of this Python."""
     node: Any = source.parse(snippet)
     tree: Any = ast.parse(source.imports_of(snippet))
     if snippet.scope:

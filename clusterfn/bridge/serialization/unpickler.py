@@ -31,11 +31,7 @@ class Unpickler(pickle.Unpickler):
 
 
 def loads_without_code(data: bytes | memoryview, buffers: Iterable[Any] = ()) -> Any:
-    """Load a pickle of another minor version, whose byte code could crash this process.
-
-    Raises:
-        pickle.UnpicklingError: There is byte code in it.
-    """
+    """Load a pickle of another minor version; raise UnpicklingError for byte code, which could crash this process."""
     return _load(WithoutCode, data, list(buffers))
 
 
@@ -57,11 +53,7 @@ _MODULES = (("pandas.core.indexes.base", "pandas.core.indexes.numeric"),)
 
 
 def _search(find: Callable[[str, str], Any], module: str, name: str, missing: Exception) -> Any:
-    """Return what other versions have elsewhere, by `find(module, name)`.
-
-    Raises:
-        missing: It is nowhere.
-    """
+    """Return what other versions have elsewhere, by `find(module, name)`; raise `missing` if it is nowhere."""
     for place, other in _elsewhere(module, name):
         try:
             return find(place, other)

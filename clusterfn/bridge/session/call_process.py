@@ -60,11 +60,7 @@ class CallProcess(WorkerProcess):
 
 
 def fork_call_process(spec: dict[str, Any], loaded: preload.Preloader, foreign: Iterable[int] = ()) -> CallProcess:
-    """Fork the process of the next call.
-
-    Args:
-        foreign: Descriptors of this process that it must not keep open.
-    """
+    """Fork the process of the next call, which keeps none of the `foreign` descriptors open."""
     with Pipes() as pipes:
         out, err, *ways = pipes.theirs
         pid = fork_worker((out, err), foreign)
@@ -110,11 +106,7 @@ class Ahead:
             process.dismiss()
 
     def reserve(self) -> Reserve:
-        """Return the disk space. It serves each call, until an outcome finds no other.
-
-        Raises:
-            OSError: There is none.
-        """
+        """Return the disk space, which serves each call until an outcome finds none; raise OSError if there is none."""
         if self._reserve is None or not os.path.exists(self._reserve.path):
             self._reserve = Reserve(self._folder)
         return self._reserve
@@ -210,11 +202,7 @@ def serve_actor(
 
 
 class ActorObject:
-    """The object, and how a call reaches it.
-
-    Attributes:
-        held: It; nothing before it is constructed, and if that failed.
-    """
+    """The object, as `held` once it is constructed, and how a call reaches it."""
 
     def __init__(self, spec: dict[str, Any], report: Report) -> None:
         self.held: list[Any] = []

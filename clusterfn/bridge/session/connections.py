@@ -226,11 +226,7 @@ def _read(path: str, size: int) -> bytes:
 
 # The runner's end of a socket. It is here because both `runner` and `keep_actor` use it, and one imports the other.
 class ServerLink:
-    """The way from a runner to the session's server.
-
-    Attributes:
-        waiting: Orders that have come.
-    """
+    """The way from a runner to the session's server; `waiting` are the orders that have come."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.waiting: collections.deque[Header] = collections.deque()

@@ -127,11 +127,7 @@ class ActorTurns:
 
 
 class Turns:
-    """The calls of a session that wait.
-
-    Attributes:
-        lost: Calls of actors that are gone, and will not run.
-    """
+    """The calls of a session that wait; `lost` are those of actors that are gone."""
 
     def __init__(self) -> None:
         self.lost: collections.deque[tuple[int, ActorTurns]] = collections.deque()
@@ -206,11 +202,7 @@ def _live(folder: str, share: Share, sock: socket.socket, parent: int, foreign: 
 
 
 class CallRunner:
-    """The process itself.
-
-    Args:
-        folder: Of the session's calls.
-    """
+    """The process itself; `folder` is that of the session's calls."""
 
     def __init__(self, folder: str, spec: Spec, link: ServerLink) -> None:
         self._folder = folder

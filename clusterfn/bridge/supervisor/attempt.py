@@ -267,11 +267,7 @@ class Attempt(WholeAttempt):
         return self.outcome() is not None
 
     def outcome(self) -> "Optional[dict[str, Any]]":
-        """Return the published outcome, or None.
-
-        Raises:
-            DamagedFile: The file holds something else.
-        """
+        """Return the published outcome, or None; raise DamagedFile if the file holds something else."""
         data = publish.read(self.folder, layout.OUTCOME)
         return None if data is None else parse_record(data, JOB_OUTCOME, layout.OUTCOME)
 

@@ -65,11 +65,7 @@ print("\\n" + MARK + json.dumps(found), flush=True)
 
 
 def ready(job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch") -> None:
-    """See that the environment is there, and learn what activating it sets.
-
-    Raises:
-        AttemptEnded: It cannot be made, or the job was ended while it waited.
-    """
+    """See that the environment is there, and learn what activating it sets; raise AttemptEnded if it cannot be had."""
     marker = _have(job, attempt.path(layout.BUILDER_LOG), watch.look, attempt)
     with open(marker, encoding="utf-8") as file:
         ready_facts = dict(json.load(file))

@@ -207,11 +207,7 @@ hung_programs: "list[str]" = []
 
 
 class GpuSamples:
-    """What was seen of one GPU.
-
-    Attributes:
-        load: What the last sample has seen.
-    """
+    """What was seen of one GPU; `load` is what the last sample has seen."""
 
     def __init__(self, uuid: str) -> None:
         self.load: "dict[str, Any]" = {"uuid": uuid, "memory_bytes": None, "use_percent": None}

@@ -91,11 +91,7 @@ class ElementRun(ItemRecorder):
         self._took: "list[float]" = []
 
     def pull(self) -> Verdict:
-        """Run what there is to run; why nothing is left for it.
-
-        Raises:
-            AttemptEnded: The element must end, and why.
-        """
+        """Run what there is to run, and return why nothing is left; raise AttemptEnded if the element must end."""
         if self.job.spec.get("after"):
             await_values(self.job, self.attempt, self.watch)
         ensure_environment(self.job, self.attempt, self.watch)

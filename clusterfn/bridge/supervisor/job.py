@@ -67,11 +67,7 @@ class DamagedFile(Exception):
 
 
 def checked(value: "Any", shape: "Any", what: str) -> "Any":
-    """Return what was read from a file if it has this shape.
-
-    Raises:
-        DamagedFile: It does not.
-    """
+    """Return what was read from a file if it has this shape; raise DamagedFile if it does not."""
     if isinstance(shape, dict):
         _of_type(value, (dict,), what)
         for name, inner_shape in shape.items():
@@ -115,11 +111,7 @@ def describe_damage(error: Exception) -> str:
 
 
 def parse_record(data: "Optional[bytes]", shape: "Any", what: str) -> "dict[str, Any]":
-    """Return the JSON object that a file holds.
-
-    Raises:
-        DamagedFile: It holds something else.
-    """
+    """Return the JSON object that a file holds; raise DamagedFile if it holds something else."""
     try:
         found = json.loads((data or b"").decode())
     except (ValueError, RecursionError) as error:
@@ -128,12 +120,7 @@ def parse_record(data: "Optional[bytes]", shape: "Any", what: str) -> "dict[str,
 
 
 def read_spec(folder: str) -> "Spec":
-    """Return the spec.json of the job in a folder, its strings native.
-
-    Raises:
-        DamagedFile: It holds something else.
-        OSError: It cannot be read.
-    """
+    """Return a job's spec.json, its strings native; raise DamagedFile if it is none, OSError if unreadable."""
     with open(os.path.join(folder, layout.SPEC), "rb") as file:
         spec: "Spec" = native(parse_record(file.read(), JOB_SPEC, layout.SPEC))
     return spec

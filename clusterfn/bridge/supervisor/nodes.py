@@ -136,11 +136,7 @@ class Others:
         self._late = float("inf")
 
     def start(self, nodes: int, tasks: int) -> None:
-        """Start them.
-
-        Raises:
-            AttemptEnded: There is no launcher.
-        """
+        """Start them; raise AttemptEnded if there is no launcher."""
         self.ranks = list(range(1, nodes * tasks))
         os.makedirs(self._nodes, mode=0o700, exist_ok=True)
         folder = self._job.folder

@@ -58,11 +58,7 @@ class NoAnswer(Exception):
 
 
 def run(argv: "list[str]", limit_s: float) -> str:
-    """Run a command of `query`, and return what it prints; "" if it finds no GPU.
-
-    Raises:
-        NoAnswer: It cannot be started, hangs or fails.
-    """
+    """Return what a command of `query` prints, "" if it finds no GPU; raise NoAnswer if it hangs or fails."""
     # This import is late, because a job without GPUs does not need it.
     import subprocess
 

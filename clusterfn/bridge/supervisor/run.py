@@ -184,11 +184,7 @@ class AttemptRun:
         return uuids
 
     def result(self) -> Verdict:
-        """Wait until the worker has reported its end, or is gone.
-
-        Raises:
-            AttemptEnded: Something else ended the job.
-        """
+        """Wait until the worker has reported its end, or is gone; may raise AttemptEnded for another end of the job."""
         while self._done is None:
             self._turn()
             self.watch.look()

@@ -120,11 +120,7 @@ class EndWatch:
             self.deadline = None
 
     def look(self) -> None:
-        """Look at what is due.
-
-        Raises:
-            AttemptEnded: The attempt must end.
-        """
+        """Look at what is due; raise AttemptEnded if the attempt must end."""
         self.signals.swallow()
         self._look_at_signals()
         if self._due("beat", HEARTBEAT_S):

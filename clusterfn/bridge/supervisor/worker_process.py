@@ -276,11 +276,7 @@ def _not_started(program: str, cwd: str, error: BaseException) -> "dict[str, Opt
 
 
 class Cores:
-    """The CPUs of one job, marked as in use until released.
-
-    Attributes:
-        chosen: Their numbers; None if the job may use all.
-    """
+    """The CPUs of one job, marked as used until released; `chosen` is None if it may use all."""
 
     def __init__(self, wanted: int) -> None:
         self._held: "list[_socket.socket]" = []

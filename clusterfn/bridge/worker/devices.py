@@ -69,22 +69,14 @@ class TorchWatch:
         return None
 
     def check_build(self, torch: Any) -> None:
-        """Check for what PyTorch was built.
-
-        Raises:
-            OnTheCpu: The job has GPUs, and this build cannot use them.
-        """
+        """Check for what PyTorch was built; raise OnTheCpu if the job has GPUs, and this build cannot use them."""
         version = getattr(torch, "version", None)
         self._has_cuda |= bool(getattr(version, "cuda", None))
         if self._gpus and hasattr(version, "cuda") and not any(getattr(version, name, None) for name in _BUILDS):
             self._reject(torch, "is a build without CUDA", "install a build of PyTorch with CUDA")
 
     def check_gpus(self, torch: Any) -> None:
-        """Check the GPUs that PyTorch sees.
-
-        Raises:
-            OnTheCpu: It sees fewer GPUs than the job has.
-        """
+        """Check the GPUs that PyTorch sees; raise OnTheCpu if it sees fewer GPUs than the job has."""
         count = getattr(getattr(torch, "cuda", None), "_device_count_nvml", None)
         # the function may hide GPUs from itself on purpose: a parent whose children use them, or one rank of several
         if not self._gpus or count is None or "MIG" in self._visible or os.environ.get(_VISIBLE, "") != self._visible:
@@ -107,11 +99,7 @@ class TorchWatch:
         raise self._error
 
     def finish(self, raised: BaseException | None) -> None:
-        """Note at the function's end what it should have asked for.
-
-        Raises:
-            OnTheCpu: It failed because of that.
-        """
+        """Note at the function's end what it should have asked for; raise OnTheCpu if it failed because of that."""
         if self._error is not None:
             if any(error is self._error for error in _chain(raised)):
                 raise self._error

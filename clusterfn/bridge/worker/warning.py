@@ -15,11 +15,7 @@ from typing import Any
 
 
 class EndWarning:
-    """The warning of one call.
-
-    Args:
-        ending: `clusterfn.api.in_job`, as the function imports it.
-    """
+    """The warning of one call; `ending` is `clusterfn.api.in_job`, as the function imports it."""
 
     def __init__(self, ending: ModuleType) -> None:
         self._ending = ending

@@ -71,7 +71,7 @@ class Finding:
 
 def check(args: argparse.Namespace) -> int:
     """Run the steps and print what each found, with --json when all have ended; 1 if one of them failed."""
-    state = CheckState(args.host, args.environment, args.no_job, args.timeout, gpus=args.gpus)
+    state = CheckState(args.host, args.environment, args.no_job, args.timeout, gpus=args.gpus, binds=tuple(args.binds))
     if not args.json:
         return check_host(state)
     with ending_is_an_exception():

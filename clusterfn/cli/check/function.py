@@ -17,9 +17,8 @@ from clusterfn.bridge.job_states import PENDING
 from clusterfn.bridge.supervisor.text import counted, how_to_correct, last_lines
 from clusterfn.calls import call
 from clusterfn.calls.job import Job, run_of
-from clusterfn.cli.check.step import CheckState, Progress, StepFailed, StepSkipped, StepWarning
-from clusterfn.config.options import Options, parse_options
-from clusterfn.config.spec import Host
+from clusterfn.cli.check.step import CheckState, StepFailed, StepSkipped, StepWarning
+from clusterfn.config.options import parse_options
 from clusterfn.environment import torch_build
 from clusterfn.errors import ClusterfnError, did_you_mean
 from clusterfn.hosts import loop
@@ -62,7 +61,8 @@ def modules(state: CheckState) -> str:
 
 
 def environment(state: CheckState) -> str:
-    interpreter = state.host_state.environments.find(EnvironmentRequest(state.environment, gpus=state.gpus)).interpreter
+    wanted = EnvironmentRequest(state.environment, gpus=state.gpus, binds=state.binds)
+    interpreter = state.host_state.environments.find(wanted).interpreter
     here = f"yours is {CALLER[0]}.{CALLER[1]}: functions are sent as source"
     if interpreter.version == CALLER:
         here = "the same as yours"
@@ -80,7 +80,7 @@ def function(state: CheckState) -> str:
     if state.no_job:
         raise StepSkipped("--no-job")
     try:
-        returned = run_probe(state.host, state.environment, state.host_state, state.progress, state.timeout_s)
+        returned = run_probe(state)
     except StillWaiting as waiting:
         raise StepSkipped(f"still waiting ({waiting}); everything before it works") from waiting
     except TooLate as late:
@@ -113,10 +113,8 @@ def pytorch(state: CheckState) -> str:
     if 0 < count < state.gpus:
         has = counted(count, "GPU")
         raise StepFailed(f"{state.name} has {has}, and --gpus asks for {state.gpus}", f"write --gpus {count}, or fewer")
-    keywords = {"host": state.host.name, "environment": state.environment, "gpus": state.gpus, "name": "check"}
-    options = parse_options(keywords)
     try:
-        probe = send_probe(_gpu_kernel(), options, state.host, state.host_state, state.progress, state.timeout_s)
+        probe = send_probe(_gpu_kernel(), state, state.gpus)
     except StillWaiting as waiting:
         raise StepSkipped(f"still waiting for a GPU ({waiting})") from waiting
     except TooLate as late:
@@ -195,43 +193,31 @@ class TooLate(Exception):
     """It started, and gave no result in time."""
 
 
-def run_probe(
-    host: Host, environment: str | None, host_state: HostState, progress: Progress, timeout_s: float | None
-) -> Returned:
+def run_probe(state: CheckState) -> Returned:
     """Run a function there and give what it returned.
-
-    Args:
-        progress: Called a few times a second with state, reason, and the seconds since it was sent.
-        timeout_s: How long to wait, in the queue and in all; None: QUEUE_S and TIMEOUT_S.
 
     Raises:
         StillWaiting, TooLate: It was withdrawn, or stopped.
         ClusterfnError: What went wrong with it.
     """
     began = time.monotonic()
-    options = parse_options({"host": host.name, "environment": environment, "name": "check"})
-    probe = send_probe(_tell(), options, host, host_state, progress, timeout_s)
+    probe = send_probe(_tell(), state)
     return Returned(*probe, seconds=time.monotonic() - began)
 
 
-def send_probe(
-    function: Callable[[], T],
-    options: Options,
-    host: Host,
-    host_state: HostState,
-    progress: Progress,
-    timeout_s: float | None,
-) -> T:
-    """Return what a function returned there; arguments and exceptions as those of `run_probe`."""
+def send_probe(function: Callable[[], T], state: CheckState, gpus: int | None = None) -> T:
+    """Return what a function returned there; raise as `run_probe`."""
     began = time.monotonic()
+    keywords = {"host": state.host.name, "environment": state.environment, "binds": state.binds, "name": "check"}
+    options = parse_options({**keywords, "gpus": gpus})
     # Send from another thread: Ctrl-C interrupts only this one, so no job stays half sent and unknown.
     with concurrent.futures.ThreadPoolExecutor(1, "clusterfn-check") as pool:
         sending = pool.submit(call.submit_call, function, (), {}, options)
         try:
             job: Job[T] = sending.result()
-            return _result(job, host_state.scheduler, progress, timeout_s, began)
+            return _result(job, state, began)
         except (KeyboardInterrupt, SystemExit, StillWaiting, TooLate):
-            _withdraw(sending, host_state)
+            _withdraw(sending, state.host_state)
             raise
 
 
@@ -254,15 +240,16 @@ def _tell() -> Callable[[], tuple[str, str, int, str, str | None]]:
     return tell
 
 
-def _result(job: Job[T], scheduler: Scheduler, progress: Progress, timeout_s: float | None, began: float) -> T:
-    in_queue_s, in_all_s = (QUEUE_S, TIMEOUT_S) if timeout_s is None else (timeout_s, timeout_s)
+def _result(job: Job[T], state: CheckState, began: float) -> T:
+    in_queue_s, in_all_s = (QUEUE_S, TIMEOUT_S) if state.timeout_s is None else (state.timeout_s, state.timeout_s)
+    scheduler = state.host_state.scheduler
     while not concurrent.futures.wait([job], _TICK_S).done:
         passed = time.monotonic() - began
         if passed > in_queue_s and _waits_in_queue(job, scheduler):
             raise StillWaiting(job.reason or f"{scheduler.title} has not said why")
         if passed > in_all_s:
             raise TooLate(f"no result within {in_all_s:.0f} s: {job.status}")
-        progress(job.state, job.reason, passed)
+        state.progress(job.state, job.reason, passed)
     return job.result()
 
 
@@ -297,11 +284,7 @@ def _withdraw(sending: concurrent.futures.Future[Job[Any]], host: HostState) -> 
 
 
 def leave_queue(job: Job[Any], host: HostState) -> None:
-    """See that the scheduler has taken the job out of its queue, asking again while it does not answer.
-
-    Raises:
-        ClusterfnError: It did not within half a minute.
-    """
+    """See the job out of the scheduler's queue, asking again for half a minute; raise ClusterfnError then."""
     argv = host.scheduler.cancel_command(layout.job_name(job.name, job.id))
     until = time.monotonic() + CANCEL_S
     while argv:

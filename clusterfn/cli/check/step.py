@@ -53,8 +53,8 @@ class CheckState:
     Attributes:
         host_name: The host that the user named, if any.
         gpus: How many GPUs to try PyTorch on; 0 for none.
-        timeout_s: How long to wait for the function; None: a minute in the queue, five in all.
-        progress: Shows the state of the function's job, in place of the step's own line.
+        timeout_s: How long to wait for the function, in the queue and in all; None: a minute and five.
+        progress: Shows the state of the function's job, in place of the step's own line, a few times a second.
         broken: The error of the one attempt to connect, from which several steps are judged.
     """
 
@@ -67,6 +67,7 @@ class CheckState:
     host_state: HostState = field(init=False, repr=False, compare=False)
     broken: HostError | None = None
     gpus: int = 0
+    binds: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

@@ -32,11 +32,7 @@ _LEAST_DIGITS = 4
 
 
 def _environment_and_host(args: argparse.Namespace, command: str) -> tuple[Built, HostState]:
-    """Find the one environment that a command is about, on the host that is named with it.
-
-    Raises:
-        ConfigError: There is none, or there are several.
-    """
+    """Find the one environment of a command, on the host named with it; raise ConfigError if it is none or several."""
     word, host = target.one_and_host(args.words, "ID", f"env {command}")
     host_state = target.host_state(host, f"env {command}")
     return _find_environment(word, host_state), host_state

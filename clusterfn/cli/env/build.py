@@ -89,17 +89,13 @@ def lock(args: argparse.Namespace) -> int:
 
 def _lock_for(host: HostState, spec: Specification, gpus: int | None) -> LockedEnvironment:
     host.capacity.enough(Resources(gpus=gpus or 0))
-    locked = environment_choice.lock_environment(host, spec, _gpus_to_lock_for(host, gpus), console.tell)
+    if gpus is None:
+        # A lock for GPUs also fits jobs without.
+        gpus = int(environment_choice.known_gpus(host, environment_choice.environments_root(host)) is not None)
+    locked = environment_choice.lock_environment(host, spec, gpus, console.tell)
     if locked.why:
         console.tell(f"{host.settings.name}: {locked.why}")
     return locked
-
-
-def _gpus_to_lock_for(host: HostState, gpus: int | None) -> int:
-    """Return --gpus, else 1 if the host is known to have GPUs: a lock for GPUs also fits jobs without."""
-    if gpus is not None:
-        return gpus
-    return int(environment_choice.known_gpus(host, environment_choice.environments_root(host)) is not None)
 
 
 def _row(locked: EnvironmentLock, host: str, platform: str) -> list[str]:

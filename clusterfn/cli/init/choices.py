@@ -30,11 +30,7 @@ def say(text: str = "") -> None:
 
 
 class Answers:
-    """Where answers come from.
-
-    Args:
-        yes: Take every default, and ask nothing.
-    """
+    """Where answers come from; with `yes`, all are the defaults."""
 
     def __init__(self, yes: bool) -> None:
         self._yes = yes
@@ -73,11 +69,7 @@ class Answers:
         return self.text(f"{question} ({', '.join(choices)})", option, default, check)
 
     def agree(self, question: str, option: str) -> bool:
-        """Ask yes or no; yes is the default.
-
-        Raises:
-            ConfigError: No person can be asked, or it was neither.
-        """
+        """Ask yes or no; yes is the default; raise ConfigError if no person can be asked, or it was neither."""
         if self._yes:
             return True
         self._reject_without_terminal(question, option, "yes")
@@ -96,11 +88,7 @@ class Answers:
 
 
 def _line(prompt: str) -> str:
-    """Read what is typed until Return.
-
-    Raises:
-        KeyboardInterrupt: The input has ended, by Ctrl-D.
-    """
+    """Read what is typed until Return; raise KeyboardInterrupt if the input has ended, by Ctrl-D."""
     print(in_one_line(prompt.rstrip()), end=" ", file=sys.stderr, flush=True)
     typed = sys.stdin.readline()
     if not typed:
@@ -197,15 +185,10 @@ def ask_about_signs(site: Site, name: str, answers: Answers, look: Callable[[str
     return surveys[0]
 
 
-def check_root(text: str) -> None:
-    """Reject what is no absolute path on a host."""
-    if not text.startswith(("/", "~", "$")):
-        raise ConfigError(f"{text!r} is not an absolute path", hint="begin it with /, ~/ or a variable")
-
-
 def _root(site: Site, user: str, answers: Answers, try_root: Callable[[str], object]) -> str:
     def check(text: str) -> None:
-        check_root(text)
+        if not text.startswith(("/", "~", "$")):
+            raise ConfigError(f"{text!r} is not an absolute path", hint="begin it with /, ~/ or a variable")
         try_root(text)
 
     proposed = site.proposed_root()

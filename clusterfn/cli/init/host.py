@@ -82,11 +82,7 @@ def _check_address(address: str) -> None:
 
 
 def _draft(name: str, address: str) -> Host:
-    """Return a host of which only this is known.
-
-    Raises:
-        ConfigError: clusterfn.yml could not hold it.
-    """
+    """Return a host of which only this is known; raise ConfigError if clusterfn.yml could not hold it."""
     address = address.removeprefix("ssh://").rstrip("/")
     if not address:
         raise ConfigError("no address is given", hint="write user@name, user@name:port, or an alias of ~/.ssh/config")
@@ -112,11 +108,7 @@ def _proposed(address: str) -> str:
 
 
 def say_way(host: Host) -> Settings:
-    """Print how ssh resolves the address.
-
-    Raises:
-        ConfigError: The ssh configuration cannot be read.
-    """
+    """Print how ssh resolves the address; raise ConfigError if the ssh configuration cannot be read."""
     settings = resolve(host)
     say(f"{host.name} is {settings.user}@{settings.hostname}, port {settings.port}, as ssh resolves it")
     way = ", ".join(settings.proxy_jump) or settings.proxy_command
@@ -177,11 +169,7 @@ def _login_error(host: Host) -> AuthenticationError | None:
 
 
 def _install_key(host: Host, settings: Settings, asker: Asker, answers: Answers, note: Note) -> bool:
-    """Install the person's key, or a new one; return whether that was possible and wanted.
-
-    Raises:
-        AuthenticationError: The host does not take the key.
-    """
+    """Install the person's key or a new one; return whether that was done; may raise AuthenticationError."""
     say(f"{settings.place} does not accept any of your keys yet.")
     question = "Copy one to the host? clusterfn asks for your password once, and does not store it"
     if not answers.agree(question, "--yes, or --no-key"):

@@ -61,11 +61,7 @@ class FrameReader:
         self._data = bytearray(data)
 
     def frame(self) -> tuple[Header, bytes] | None:
-        """Read the next frame; return None once the stream has ended.
-
-        Raises:
-            HostError: What comes is no frame; nothing after it can be read either.
-        """
+        """Read the next frame, None once the stream has ended; raise HostError if it is none: all after it is lost."""
         if not self._fill(FRAME.size):
             return None
         head, body = map(int, FRAME.unpack_from(self._data))
@@ -179,11 +175,7 @@ def _full(host: Host, data: Header, path: str) -> HostError:
 
 @dataclass
 class AgentStream:
-    """A stream whose agent has said hello.
-
-    Attributes:
-        noise: The beginning of what the login shell printed before.
-    """
+    """A stream whose agent has said hello; `noise` begins what the login shell printed before."""
 
     stream: Stream
     reader: FrameReader

@@ -63,11 +63,7 @@ class Keepalive:
         self._unanswered = min(self._unanswered + size, BUFFERED)
 
     def look(self, now: float, busy: bool) -> str:
-        """Return WELL; or ASK, once, when a ping is due; or DEAD.
-
-        Args:
-            busy: Whether an answer is waited for.
-        """
+        """Return WELL; or ASK, once, when a ping is due; or DEAD. `busy`: an answer is waited for."""
         # Send only one ping: if the first gets no answer, a second would get none either.
         if self._pinged_at is None:
             if now - self.heard <= (QUIET_S if busy else IDLE_PING_S):

@@ -24,11 +24,7 @@ class MalformedAnswer(Exception):
 
 
 def number(header: Header, name: str, below: float = math.inf) -> int:
-    """Return a whole number of an answer, at least 0.
-
-    Raises:
-        MalformedAnswer: It is missing, is no whole number, or is not below `below`.
-    """
+    """Return a whole number of an answer, from 0 to below `below`; raise MalformedAnswer if it is none."""
     value = header.get(name)
     if type(value) is not int or not 0 <= value < below:
         raise MalformedAnswer(f"{name}: {ascii(value)[:80]}")

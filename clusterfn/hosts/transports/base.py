@@ -39,11 +39,7 @@ class Stream(Protocol):
         """Wait for bytes; return at most `size` of them, or b"" once the stream has ended."""
 
     def write(self, data: bytes) -> None:
-        """Write all of it; block while the other side is slow.
-
-        Raises:
-            OSError: The stream has ended; `cause` says why.
-        """
+        """Write all of it; block while the other side is slow; raise OSError with a `cause` if the stream has ended."""
 
     def close(self) -> None:
         """End the stream, any number of times; a blocked `read` returns b""."""
@@ -56,11 +52,7 @@ class Stream(Protocol):
 
 
 class Transport:
-    """Reaches one host.
-
-    Attributes:
-        via: By what the last stream was opened: "openssh (clusterfn login)".
-    """
+    """Reaches one host; `via` is what the last stream was opened by: "openssh (clusterfn login)"."""
 
     via: str
 

@@ -130,11 +130,7 @@ def socket_path(key: str) -> Path:
 
 
 def write_record(held: HeldConnection) -> None:
-    """Write its record, by which other programs find it.
-
-    Raises:
-        ConfigError: It cannot be written; then nothing is left of it.
-    """
+    """Write its record, by which other programs find it; raise ConfigError, and leave nothing, if that fails."""
     path = _record_path(held.key)
     try:
         publish.replace(str(path), json.dumps(held._asdict()).encode(), sync=False)

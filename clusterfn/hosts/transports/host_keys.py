@@ -92,11 +92,7 @@ def obstacle(settings: Settings) -> Obstacle | None:
 
 
 def check(settings: Settings, host_name: str, kind: str, blob: bytes) -> None:
-    """Reject every key but the one that is remembered for the host.
-
-    Raises:
-        HostKeyError: It is unknown, another one, or revoked; names both fingerprints and the line.
-    """
+    """Raise HostKeyError, with both fingerprints and the line, for any key but the one remembered for the host."""
     # An authority may have signed this key, which paramiko cannot check: it is unknown then.
     own_keys = [entry for entry in known_keys(settings.key_name, settings.known_hosts) if entry.marker != AUTHORITY]
     revoked = next((entry for entry in own_keys if entry.marker and entry.blob == blob), None)
@@ -137,14 +133,12 @@ def changed(settings: Settings, host_name: str, shown: str, entries: Sequence[Kn
     forget = f"ssh-keygen -R '{settings.key_name}' -f {file}"
     hint = "someone may be intercepting the connection; if the host was reinstalled, ask its administrator for the "
     how = f"clusterfn trust {host_name} --replace (or by ssh-keygen: {forget})"
-    hint += f"fingerprint, then: {_then(how, obstacle(settings))}"
+    before = obstacle(settings)
+    if before is not None:
+        how = f"{before.fix} ({before.problem}), and then: {how}"
+    hint += f"fingerprint, then: {how}"
     message = f"The host key of {host_name} ({settings.place}) has changed"
     return _error(message, host_name, shown, remembered, hint)
-
-
-def _then(command: str, before: Obstacle | None) -> str:
-    """Return the command, after what must be done before it can work."""
-    return command if before is None else f"{before.fix} ({before.problem}), and then: {command}"
 
 
 def _error(message: str, host_name: str, shown: str, evidence: list[str], hint: str) -> HostKeyError:

@@ -76,11 +76,7 @@ class OpensshTransport(Transport):
 
 
 def started(host: Host, settings: Settings, stream: OpensshStream) -> OpensshStream:
-    """Return the stream once its session is open.
-
-    Raises:
-        HostError, ConfigError: It is not, for the reason that ssh gave.
-    """
+    """Return the stream once its session is open; raise HostError or ConfigError with the reason that ssh gave."""
     patience = patience_s(settings)
     with base.closed_on_failure(stream.close):
         if stream.wait_open(patience):

@@ -112,11 +112,7 @@ class ParamikoStream:
 
 
 def connect(host: Host, settings: Settings, asker: Asker | None = None) -> list[paramiko.Transport]:
-    """Connect and log in; return the connection, after those that it goes through. `close` ends them.
-
-    Raises:
-        HostError: As `Transport.open`.
-    """
+    """Connect through other hosts, and log in; `close` ends all of these connections. Raise as `Transport.open`."""
 
     def connect_once() -> list[paramiko.Transport]:
         hops: list[paramiko.Transport] = []

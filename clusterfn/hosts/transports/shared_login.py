@@ -68,11 +68,7 @@ def log_in(host: Host, asker: Asker | None) -> tuple[HeldConnection, bool]:
 
 
 def log_out(host: Host) -> bool:
-    """End what is held to the host, and leave nothing of it; return whether there was something.
-
-    Raises:
-        ConfigError: The host is this machine.
-    """
+    """End what is held to the host; return whether there was something; raise ConfigError for this machine."""
     settings = _by_ssh(host)
     held = find_held(settings) if can_hold(host) else None
     if held is None:

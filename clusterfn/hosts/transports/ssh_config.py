@@ -117,11 +117,7 @@ class Settings(NamedTuple):
 
 
 def parse_address(text: str, host: Host) -> Address:
-    """Parse `user@name:port` or `user@[::1]:port`.
-
-    Raises:
-        ConfigError: It could be taken for an option of ssh, or is not an address.
-    """
+    """Parse `user@name:port` or `user@[::1]:port`; raise ConfigError if it is none, or an option to ssh."""
     match = re.fullmatch(r"(?:(?P<user>.+)@)?(?:\[(?P<v6>[^]]+)\]|(?P<name>[^:@\[\]]+))(?::(?P<port>\d+))?", text)
     parts = match.groupdict() if match else {}
     name = parts.get("v6") or parts.get("name") or ""
@@ -133,11 +129,7 @@ def parse_address(text: str, host: Host) -> Address:
 
 
 def resolve(host: Host, address: str | None = None) -> Settings:
-    """Return how to reach `address` (the host's own if None).
-
-    Raises:
-        ConfigError: The address or the ssh configuration cannot be used.
-    """
+    """Return how to reach `address` (the host's own if None); raise ConfigError if it cannot be used."""
     target = parse_address(address or host.address or host.name, host)
     config = _config_of(host)
     if shutil.which("ssh"):
@@ -154,11 +146,7 @@ def jumps(host: Host, settings: Settings) -> list[Settings]:
 
 
 def refuse_unmet(host: Host, settings: Settings) -> None:
-    """Reject by name what paramiko would ignore.
-
-    Raises:
-        ConfigError: There is something.
-    """
+    """Reject by name what paramiko would ignore; raise ConfigError if there is something."""
     if not settings.unmet:
         return
     name = settings.unmet[0].split()[0]

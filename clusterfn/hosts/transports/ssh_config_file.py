@@ -124,11 +124,7 @@ def home() -> Path:
 
 
 def expanded(name: str) -> Path:
-    """Expand `~` in a path of an ssh configuration, as ssh does.
-
-    Raises:
-        ConfigError: It is `~user`, and this machine has no such user.
-    """
+    """Expand `~` in a path of an ssh configuration, as ssh does; raise ConfigError for an unknown `~user`."""
     if name == "~" or name.startswith("~/"):
         return home() / name[2:]
     path = os.path.expanduser(name)

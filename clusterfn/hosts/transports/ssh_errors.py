@@ -41,12 +41,7 @@ _UNREACHABLE = {
 def unreachable(
     kind: str, host: Host, settings: Settings, evidence: Sequence[str], *, place: str | None = None, how: str = ""
 ) -> Unreachable:
-    """Make the error of that kind, a key of `_UNREACHABLE`.
-
-    Args:
-        place: host:port, where it is not that of `settings`.
-        how: In which way an ssh ended.
-    """
+    """Make the error of that kind of `_UNREACHABLE`, for host:port in `place`; `how` an ssh ended."""
     place = place or settings.place
     words = {"place": place, "port": place.rpartition(":")[2], "user": settings.user, "how": how}
     words.update(timeout=f"{settings.timeout_s:g}", ssh=settings.ssh, batch=_batch(settings))

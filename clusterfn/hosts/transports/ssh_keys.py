@@ -48,11 +48,7 @@ APPEND_SCRIPT = (
 
 @dataclass(frozen=True)
 class KeyPair:
-    """A key pair of this user.
-
-    Attributes:
-        line: Its public half, as authorized_keys holds it.
-    """
+    """A key pair of this user; `line` is its public half, as authorized_keys holds it."""
 
     path: Path
     line: str
@@ -110,11 +106,7 @@ def new_path(settings: Settings) -> Path:
 
 
 def make(path: Path) -> KeyPair:
-    """Make an ed25519 key without a passphrase, readable for this user alone.
-
-    Raises:
-        ConfigError: It cannot be written; then neither half is.
-    """
+    """Make an ed25519 key without a passphrase for this user; raise ConfigError, and leave nothing, if it fails."""
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()

@@ -69,11 +69,7 @@ class DaskBlock:
 
     @public_api
     def __enter__(self) -> Any:
-        """Start dask, and return the client once a worker has connected.
-
-        Raises:
-            ClusterfnError: The scheduler or the workers cannot be started.
-        """
+        """Start dask, and return the client once a worker has connected; raise ClusterfnError if dask cannot start."""
         if self._scheduler is not None:
             raise RuntimeError("this block has been used: call dask_client() again")
         try:
@@ -139,11 +135,7 @@ class DaskBlock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """End dask and all of its jobs.
-
-        Raises:
-            ClusterfnError: Dask has ended before the block did.
-        """
+        """End dask and all of its jobs; raise ClusterfnError if dask has ended before the block did."""
         try:
             if isinstance(error, Exception) and not self._is_connected():
                 # The connection closes a moment before the reason arrives.

@@ -159,11 +159,7 @@ class SchedulerJob:
         self._proxy = proxy
 
     def await_scheduler(self) -> None:
-        """Wait until the scheduler has answered with its certificate.
-
-        Raises:
-            ClusterfnError: It has ended before that.
-        """
+        """Wait until the scheduler has answered with its certificate; raise ClusterfnError if it has ended before."""
         ip, _, port = self.address.rpartition("/")[2].partition(":")
         context = self._security.get_connection_args("client")["ssl_context"]
         for _ in range(_TRIES):
@@ -249,11 +245,7 @@ class WorkerJobs:
         self._prepared = settings.of_job(prepare(run_program, (), {}, options, settings.imports))
 
     def begin(self, address: str, count: int) -> None:
-        """Send the jobs of so many workers that connect to the scheduler at this address.
-
-        Raises:
-            ClusterfnError: One cannot be sent.
-        """
+        """Send the jobs of so many workers of the scheduler at this address; may raise ClusterfnError."""
         self._address = address
         for answer in at_once([f"dask-worker-{number}" for number in range(count)], self._send, "sending", _AT_ONCE):
             answer.result()

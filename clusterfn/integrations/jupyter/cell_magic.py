@@ -152,11 +152,7 @@ class CellNames:
 
 
 def names_in(source: str, file: str) -> CellNames:
-    """Find the global names of a cell.
-
-    Raises:
-        SyntaxError: It is no Python.
-    """
+    """Find the global names of a cell; raise SyntaxError if it is no Python."""
     tree = ast.parse(source, file)
     stars = any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in ast.walk(tree))
     reads, sets = set(), set()
@@ -300,11 +296,7 @@ def _pair(keyword: str, pair: str) -> tuple[str, Any]:
 
 
 def values_of(names: tuple[str, ...], variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the variables of these names.
-
-    Raises:
-        ConfigError: One of them does not exist.
-    """
+    """Return the variables of these names; raise ConfigError if one of them does not exist."""
     for name in names:
         if name not in variables:
             near = did_you_mean(name, [variable for variable in variables if not variable.startswith("_")])

@@ -45,11 +45,7 @@ class ConnectionFile:
 
 
 def read_connection_file(path: Path) -> ConnectionFile:
-    """Read and check a connection file.
-
-    Raises:
-        ConfigError: It does not exist, or asks for what the tunnel must not or cannot do.
-    """
+    """Read a connection file; raise ConfigError if it does not exist, or asks for what the tunnel does not do."""
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
         ports = tuple(int(facts[f"{name}_port"]) for name in CHANNEL_NAMES)
@@ -74,11 +70,7 @@ def read_connection_file(path: Path) -> ConnectionFile:
 
 
 def listen(file: ConnectionFile) -> dict[int, socket.socket]:
-    """Listen on the ports of the five channels; return the listeners by the numbers of their channels.
-
-    Raises:
-        ConfigError: A port is taken.
-    """
+    """Listen on the ports of the five channels; return each by its channel; raise ConfigError if one is taken."""
     listeners: dict[int, socket.socket] = {}
     for channel, port in enumerate(file.ports, 1):
         try:
@@ -91,11 +83,7 @@ def listen(file: ConnectionFile) -> dict[int, socket.socket]:
 
 
 def listen_on(ip: str, port: int) -> socket.socket:
-    """Listen on a port of this machine; on any if that is 0.
-
-    Raises:
-        OSError: It is taken.
-    """
+    """Listen on a port of this machine; on any if that is 0; raise OSError if it is taken."""
     listener = socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET, socket.SOCK_STREAM)
     try:
         # A client that restarts a kernel wants the same ports again, where connections of the last one may still be
@@ -172,11 +160,7 @@ def _command() -> list[str]:
 
 
 def absolute_environment(environment: str | None) -> str | None:
-    """Return an environment as it is found from every folder: a file by its whole path.
-
-    Raises:
-        ConfigError: There is no such file.
-    """
+    """Return an environment, a file by its whole path; raise ConfigError if there is no such file."""
     if environment is None or not names_a_file(environment):
         return environment
     path = places.expanded(environment).absolute()

@@ -246,11 +246,7 @@ class JobSearch:
 
 
 def send_held(prepared: Prepared, held: KernelSpec) -> Job[Any]:
-    """Send a job that holds this, instead of making its call, and show its id.
-
-    Raises:
-        ClusterfnError: It cannot be sent.
-    """
+    """Send a job that holds this instead of making its call, and show its id; may raise ClusterfnError."""
     job = send_call(prepared._replace(job=prepared.job._replace(kernel=held)))
     leaving.forget_going(run_of(job))
     console.tell(f"{job.id} {prepared.job.name} on {job.host}")
@@ -258,11 +254,7 @@ def send_held(prepared: Prepared, held: KernelSpec) -> Job[Any]:
 
 
 def await_holder(job: Job[Any], host: HostState, adopts: str = "") -> KernelJob:
-    """Wait until the holder has said where it listens, or the job has ended; say why it waits.
-
-    Raises:
-        ClusterfnError: The job has ended before that.
-    """
+    """Wait until the holder listens, and say why it waits; raise ClusterfnError if the job ends before."""
     coming = host.connection.wait(posixpath.join(job.folder, layout.KERNEL))
     either = [job, loop.start(_arrival(coming))]
     statuses: dict[str, str] = {}
@@ -284,11 +276,7 @@ async def _arrival(coming: Reply[bytes]) -> None:
 
 
 def tell_why_it_waits(job: Job[Any], statuses: dict[str, str]) -> None:
-    """Say why a job waits, if it does, unless that has been said.
-
-    Args:
-        statuses: What was said last, by the id of the job.
-    """
+    """Say why a job waits, unless that has been said: `statuses` has it by the id of the job."""
     status = job.status
     if not job.done() and job.reason and statuses.get(job.id) != status:
         statuses[job.id] = status

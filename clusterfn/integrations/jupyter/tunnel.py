@@ -68,11 +68,7 @@ def _listen(option: str, port: int | None, usual: int = 0) -> socket.socket:
 
 
 def way_to_node(job: Job[Any], host: HostState) -> Sequence[str]:
-    """Return the command that starts a program beside a job that runs; () where the agent does so itself.
-
-    Raises:
-        ConfigError: The scheduler has no such command.
-    """
+    """Return the command that starts a program beside a running job; () if the agent does so; may raise ConfigError."""
     if not host.scheduler.has_nodes:
         return ()
     (claim,) = remote_files.read_each(host.connection, [posixpath.join(job.folder, layout.CLAIM)])

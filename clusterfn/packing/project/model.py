@@ -28,12 +28,7 @@ class Project(Directory):
     always: pathlib.Path | None = None
 
     def contents(self) -> Contents:
-        """Return what of it travels, and name what a user may miss.
-
-        Raises:
-            ConfigError: It is too large.
-            GitRefused: Git does not say what belongs to it.
-        """
+        """Return what of it travels; raise ConfigError if it is too large, GitRefused if git does not say."""
         listing = self.listing()
         rules.tell_of(listing)
         files, elsewhere = {member.name: member for member in listing.files}, set[str]()

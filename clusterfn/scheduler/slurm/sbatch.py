@@ -153,11 +153,7 @@ def _memory(host: Host, of_call: Host, megabytes: int, cpus: int) -> dict[str, s
 def with_host_options(
     options: Mapping[str, Any], host: Host, gpus: int, kind: str | None = None, of_call: Host | None = None
 ) -> dict[str, Any]:
-    """Add what `slurm:` says.
-
-    Args:
-        of_call: The host as one call sees it, whose options are merged over those of the file.
-    """
+    """Add what `slurm:` says; `of_call` is the host as one call sees it, with the call's options over those."""
     from_host = dict((of_call or host).scheduler_options)
     by_script = counts_gpus(from_host)
     words = from_host.pop("gres", "")

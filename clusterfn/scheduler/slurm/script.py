@@ -225,11 +225,7 @@ class _DirectiveReader:
         self.script.not_taken.append(f"--{name}={value} ({reason})" if value else f"--{name} ({reason})")
 
     def _take(self, name: str, read: Callable[[str], T]) -> T | None:
-        """Return the value of an option; None if it is not there.
-
-        Raises:
-            ConfigError: It is none, in the words of sbatch.
-        """
+        """Return the value of an option, None if it is absent; raise ConfigError in sbatch's words if it is wrong."""
         directive = self._directives.get(name)
         try:
             return None if directive is None else read(directive.value)

@@ -382,11 +382,7 @@ def test_what_json_cannot_say_is_refused_by_name():
 
 
 class Holder(LoginNode):
-    """A login node with jobs that have returned, which it can remove.
-
-    Attributes:
-        jobs: Their ids, each with the host that it was sent to.
-    """
+    """A login node with jobs that have returned, by id with their host, which it can remove."""
 
     jobs: dict[str, str]
 

@@ -109,10 +109,10 @@ def test_a_script_of_any_name_gives_its_job_a_name_that_fits(file, name, tmp_pat
     assert sent == [name]
 
 
-def test_a_command_can_ask_to_be_notified_of_its_end():
-    given = parser.make_parser().read(["run", "--notify", "touch x", "--", "ls"])
+def test_a_command_can_ask_to_be_notified_of_its_end_and_for_folders_in_its_image():
+    given = parser.make_parser().read(["run", "--notify", "touch x", "--binds", "/a", "--bind", "/b:/c", "--", "ls"])
 
-    assert call_options(given)["notify"] == "touch x"
+    assert call_options(given) == {"notify": "touch x", "binds": ["/a", "/b:/c"]}
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +14,8 @@ from clusterfn.config.environment_kinds import CONDA_LIST, CONDA_PLACES
 from clusterfn.config.spec import Host
 from clusterfn.environment import existing
 from clusterfn.environment.existing import parse_existing
-from clusterfn.errors import EnvironmentBuildError
+from clusterfn.errors import ConfigError, EnvironmentBuildError
+from clusterfn.hosts.environment_choice import EnvironmentRequest, EnvironmentResolver
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="hosts have a POSIX shell")
 BARE = Host("tensor01", "", "bare", "clusterfn.yml:1")
@@ -77,6 +79,28 @@ def test_why_an_image_does_not_start_decides_what_to_do(said, hint):
         parse_existing("bwrap:/image", BARE).read(1, b"", said.encode(), "/root")
 
     assert hint in caught.value.hint
+
+
+def test_an_image_shows_the_folders_of_its_host_and_of_the_call_each_once():
+    host = BARE._replace(binds=("/data", "/scratch:/mnt"), container=("shifter", "{image}"))
+
+    image = parse_existing("bwrap:/image", host, ["~/x", "/data/", "/scratch/:/mnt", "/data:/more"])
+
+    assert image.binds == ("/data", "/scratch:/mnt", "~/x", "/data:/more")
+    with pytest.raises(ConfigError, match="cannot show both /scratch and /home as /mnt"):
+        parse_existing("bwrap:/image", host, ["/home:/mnt/"])
+    with pytest.raises(ConfigError, match="the words of `container:` of tensor01") as caught:
+        parse_existing("container:/image", host)
+    assert "option for /data to these words" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    "wanted", [EnvironmentRequest("conda:ml"), EnvironmentRequest(packages=("rich",)), EnvironmentRequest()]
+)
+def test_folders_for_what_is_no_image_are_rejected_before_the_host_is_asked(wanted):
+    with pytest.raises(ConfigError, match="binds= shows folders in a container's image") as caught:
+        EnvironmentResolver(SimpleNamespace(settings=BARE)).find(wanted._replace(binds=("/data",)))
+    assert "leave out binds=" in str(caught.value.hint)
 
 
 def test_an_environment_with_pytorch_says_which_and_for_which_cuda(tmp_path):

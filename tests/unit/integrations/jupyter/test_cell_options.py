@@ -34,6 +34,7 @@ EVERY = {
     "allow_cpu": ("--allow-cpu", True),
     "time": ("--time '1h 30min'", "1h 30min"),
     "environment": ("--environment conda:ml", "conda:ml"),
+    "binds": ("--binds /data,/scratch:/mnt", ["/data", "/scratch:/mnt"]),
     "packages": (
         "--packages 'torch>=2.4, <2.8' --packages pip:foo[a,b],python=3.11",
         ["torch>=2.4, <2.8", "pip:foo[a,b]", "python=3.11"],

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from clusterfn.cli import main
 from clusterfn.config.config_file import CallHost
 from clusterfn.config.options import Options
 from clusterfn.display import console
@@ -210,3 +211,14 @@ def test_a_file_is_named_by_its_whole_path_with_its_extras(tmp_path: Path, monke
     assert absolute_environment("conda:torch") == "conda:torch"
     with pytest.raises(ConfigError, match="there is no file"):
         absolute_environment("absent.toml[gpu]")
+
+
+def test_a_kernel_in_an_image_starts_with_each_of_its_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "clusterfn.yml").write_text("hosts:\n  bare: {scheduler: bare}\n")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+
+    assert main(["kernel", "add", "--environment", "bwrap:/image", "--binds", "/a", "--binds", "/b:/c"]) == 0
+
+    words = json.loads((tmp_path / "kernels/bare/kernel.json").read_text())["argv"]
+    assert words[-7:-1] == ["--environment", "bwrap:/image", "--binds", "/a", "--binds", "/b:/c"]
