@@ -65,7 +65,7 @@ BLIND = {
     "bridge/worker/devices.py": "asks PyTorch for what no release promises",
     "bridge/worker/execute.py": "runs the user's function",
     "cli/command_line.py": "the command's outermost frame",
-    "cli/selection.py": "a thread's outermost frame",
+    "hosts/spoken_wait.py": "a thread's outermost frame",
     "cli/output.py": "shows what the user's function raised, and goes on with the next job",
     "gpu/guards.py": "the probes that promise never to raise",
     "bridge/worker/cuda_table.py": "calls an error's own __str__",

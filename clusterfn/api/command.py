@@ -292,8 +292,11 @@ def _read_directives(script: Path, options: dict[str, Any]) -> tuple[SbatchScrip
     # Without such a line no host need be known yet.
     if not DIRECTIVE.search(text):
         return None, options
-    host = config_file.host_of_call(parse_options({"host": options.get("host")})).host
-    has_slurm = keys_by_scheduler()[host.scheduler].of_call is not None
+    called = parse_options({"host": options.get("host")})
+    among = config_file.hosts_of_call(called)
+    has_slurm = any(keys_by_scheduler()[host.scheduler].of_call is not None for host in among.hosts)
+    # A host with SLURM takes the lines as they are, and its own keys complete them.
+    host = among.config.resolve(called.host)[0] if has_slurm else among.hosts[0]
     given = {name: value for name, value in options.items() if value is not None}
     found = read_sbatch(text, has_slurm, script.name, given)
     if found is None:
@@ -339,8 +342,8 @@ def _with_header(script: Path, options: dict[str, Any]) -> dict[str, Any]:
     text = script.read_text(encoding="utf-8", errors="replace") if script.suffix == ".py" else ""
     if options.get("environment") or options.get("packages") or not header_of_script(text):
         return options
-    host = config_file.host_of_call(parse_options({"host": options.get("host")})).host
-    if host.environment:
+    hosts = config_file.hosts_of_call(parse_options({"host": options.get("host")})).hosts
+    if all(host.environment for host in hosts):
         why = 'does not count, as the host names an environment; use it with environment="script"'
         console.tell(f"the header of {script.name} (# /// script) {why}")
         return options

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, over
 from clusterfn.bridge import layout
 from clusterfn.config import import_time
 from clusterfn.config.option_checks import HOST_NAME
-from clusterfn.config.options import HOST_VARIABLE, CallOptions, Options, changed, parse_options
+from clusterfn.config.options import HOST_VARIABLE, CallOptions, Hosts, Options, changed, parse_options
 from clusterfn.errors import ConfigError
 from clusterfn.public_api import public_api, show_options
 
@@ -189,8 +189,8 @@ class ClusterFunction(Generic[P, R]):
         return self.__wrapped__(*args, **kwargs)
 
     @public_api
-    def on(self, host: str) -> ClusterFunction[P, R]:
-        """Return the same function for another host."""
+    def on(self, host: Hosts) -> ClusterFunction[P, R]:
+        """Return the same function for another host, or for any of several."""
         return self.with_options(host=host)
 
     @public_api

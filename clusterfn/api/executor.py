@@ -16,7 +16,7 @@ from clusterfn.calls import call, mapping
 from clusterfn.calls.group import JobGroup, state_of_group
 from clusterfn.calls.job import Job, describe_open_jobs, run_of, withdraw
 from clusterfn.config import import_time
-from clusterfn.config.options import SESSION_IS_ONE, JobOptions, Options, changed, parse_options
+from clusterfn.config.options import SESSION_IS_ONE, Hosts, JobOptions, Options, changed, parse_options
 from clusterfn.display import console
 from clusterfn.display.at_once import at_once
 from clusterfn.errors import ClusterfnError, ConfigError
@@ -51,7 +51,9 @@ class Executor(concurrent.futures.Executor):
 
     @public_api
     @show_options(JobOptions)
-    def __init__(self, host: str | None = None, max_workers: int | None = None, **options: Unpack[JobOptions]) -> None:
+    def __init__(
+        self, host: Hosts | None = None, max_workers: int | None = None, **options: Unpack[JobOptions]
+    ) -> None:
         if isinstance(host, concurrent.futures.Executor):
             raise ConfigError(f"Executor({host!r}): the first argument is the name of a host", hint=SESSION_IS_ONE)
         # `ThreadPoolExecutor(8)` means eight workers, and users may carry that habit over.

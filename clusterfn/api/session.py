@@ -16,13 +16,13 @@ from clusterfn.api.decorator import IN_JOB_INSTEAD, inside_job, reject_generator
 from clusterfn.api.session_map import SessionMap, parse_size
 from clusterfn.bridge.job_states import CANCELLED, DIED, RAISED
 from clusterfn.bridge.supervisor.text import format_duration
-from clusterfn.calls.call import prepare_held
+from clusterfn.calls.call import host_of, prepare_held
 from clusterfn.calls.job import Job, shown_to_end
 from clusterfn.calls.session_call import ActorCall, actor_lost
 from clusterfn.calls.session_job import SessionJob
 from clusterfn.config import config_file, import_time
 from clusterfn.config.job_spec import JobSpec, SessionSpec
-from clusterfn.config.options import JobOptions, Options, Time, keyword_of, parse_options
+from clusterfn.config.options import Hosts, JobOptions, Options, Time, keyword_of, parse_options
 from clusterfn.config.units import exact_memory, exact_time, parse_time
 from clusterfn.display import console
 from clusterfn.display.notebook import NotebookDisplay
@@ -64,7 +64,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
     `idle` without a call; the next call then starts it again, with a message.
 
     Args:
-        host: The host's name in clusterfn.yml; None as for `cluster`.
+        host: The host's name in clusterfn.yml, or several as for `cluster`; None as for `cluster`.
         idle: End the session after this time without a call. Same format as `time`.
         workers: How many calls run at a time. They share the session's GPUs and cores equally, and its memory.
         options: As for `cluster`, for the session as a whole. `time` limits the session with all of its calls.
@@ -82,7 +82,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
     @public_api
     @show_options(JobOptions)
     def __init__(
-        self, host: str | None = None, *, idle: Time = "30min", workers: int = 1, **options: Unpack[JobOptions]
+        self, host: Hosts | None = None, *, idle: Time = "30min", workers: int = 1, **options: Unpack[JobOptions]
     ) -> None:
         self._options = parse_options({"host": host, **options})
         self._idle_s = parse_time(idle, "idle")
@@ -274,7 +274,7 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
             _refuse_what_it_lacks(options, self._options, holding.spec, self._workers)
             holding.close_unheld()
             return holding
-        prepared = prepare_held(config_file.host_of_call(self._options._replace(name="session")))
+        prepared = prepare_held(host_of(self._options._replace(name="session"), "session"))
         resources = prepared.job.resources
         if self._options.cores is None:
             resources = resources._replace(cores=max(resources.cores, self._workers))
@@ -405,7 +405,7 @@ def _refuse_what_it_lacks(options: Options, own: Options, session: JobSpec, work
         if requested is not None and held is not None and requested > held:
             is_shared = workers > 1 and name in _SHARED
             raise _lacks(name, requested, held, "each worker of the session" if is_shared else "the session")
-    if options.host is not None and options.host != session.host.name:
+    if options.host is not None and session.host.name not in config_file.load().names_of(options.host):
         raise _lacks("host", options.host, session.host.name)
     for name, silent in _NO_OPTIONS._asdict().items():
         requested = getattr(options, name)

@@ -50,6 +50,8 @@ INTERRUPTED = "interrupted"
 # Who held what, and since when.
 HOLDS = "holds.jsonl"
 SPOOLER_LOG = "spooler.log"
+# What GPUs there are, for the job that is sent next.
+GPUS_SEEN = "gpus.json"
 # Why each of these jobs waits.
 QUEUE_STATUS = "queue.jsonl"
 # Its date says when jobs last waited in an agent for their turn to begin.

@@ -23,7 +23,7 @@ from clusterfn.calls.remote_state import JobInfo
 from clusterfn.config import config_file
 from clusterfn.config.host_text import reading
 from clusterfn.config.job_spec import SPEC_OF_JOB, known_fields, read_spec
-from clusterfn.config.options import Options, parse_options
+from clusterfn.config.options import Hosts, Options, parse_options
 from clusterfn.config.spec import DATA, Resources, ResultPolicy
 from clusterfn.errors import ConfigError, HostError
 from clusterfn.hosts import loop, remote_files
@@ -123,22 +123,27 @@ def _digits(job_id: object) -> str:
 
 
 @public_api
-def jobs(host: str | None = None) -> list[JobInfo]:
-    """List the jobs on a host, newest first; without a name on the host that a call would use.
+def jobs(host: Hosts | None = None) -> list[JobInfo]:
+    """List the jobs on a host, or on each of several, newest first; without a name on the host of a call.
 
     Raises:
         ConfigError, HostError: The host is unknown or cannot be reached.
     """
     config = config_file.load()
-    chosen, _ = config.resolve(host)
+    chosen, _ = config.hosts_named(parse_options({"host": host}).host)
+    # Several hosts may share one home folder, and so list the same jobs.
+    by_id = {job.id: job for one in chosen for job in _jobs_on(one, config)}
+    return sorted(by_id.values(), key=lambda job: job.started, reverse=True)
+
+
+def _jobs_on(chosen: Host, config: config_file.Config) -> list[JobInfo]:
     host_state = open_host(chosen)
     listed = remote_state.list_host_jobs(host_state)
     remote_state.say_why_they_wait(host_state, listed)
     with reading(chosen.name, "its list of jobs"):
         hosts = [job["host"] if job["host"] in config.hosts else chosen.name for job in listed]
         times = [remote_state.by_own_clock(host_state, job) for job in listed]
-        infos = [JobInfo(**{**job, "host": name}) for job, name in zip(times, hosts)]
-    return sorted(infos, key=lambda job: job.started, reverse=True)
+        return [JobInfo(**{**job, "host": name}) for job, name in zip(times, hosts)]
 
 
 def find_job(job_id: str, host: str | None) -> tuple[HostState, str]:
@@ -272,7 +277,7 @@ def _candidates(job_id: str, name: str | None) -> tuple[list[Host], list[Host]]:
     clusterfn.yml.
     """
     if name is not None:
-        return [config_file.load().resolve(name)[0]], []
+        return config_file.load().hosts_named(name)[0], []
     present = list(config_file.load().hosts.values())
     remembered = []
     for entry in sorted(history.entries(job_id), key=lambda entry: entry.host):

@@ -8,7 +8,7 @@ Nothing is sent before all of it is known to be right. The other modules do each
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -101,7 +101,7 @@ def prepare(
     check_arguments(function, args, kwargs)
     check_values(function, [args], kwargs)
     with job_display.nothing_runs():
-        demand = demand_of(config_file.host_of_call(options), name_of(function))
+        demand = demand_of(host_of(options, name_of(function), [args, kwargs]), name_of(function))
         python = demand.expected_python()
         with job_display.preparing(demand.job.name):
             payload = payloads.pack(function, args, kwargs, python, imports, demand.place)
@@ -115,6 +115,17 @@ def prepare(
     label = labels.labels(labels.rows_to_show(function, [args], kwargs))[0]
     arguments = label or labels.cut(str(attribute(function, "command_line", "")))
     return prepared._replace(job=prepared.job._replace(arguments=arguments))
+
+
+def host_of(options: Options, name: str, given: Sequence[Any] = ()) -> CallHost:
+    """Return the host of a call; of several, the one that `host_choice.choose` chooses, which may raise."""
+    among = config_file.hosts_of_call(options)
+    if len(among.hosts) == 1:
+        return among.on(among.hosts[0])
+    # It is imported late, because most calls name one host.
+    from clusterfn.calls import host_choice
+
+    return host_choice.choose(among, name, given)
 
 
 def prepare_held(chosen: CallHost, imports: Collection[str] = ()) -> Prepared:

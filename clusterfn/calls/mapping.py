@@ -23,14 +23,14 @@ from clusterfn.bridge.attributes import has_method, signature_of
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.text import counted
 from clusterfn.calls import history, job_display, leaving, sending
-from clusterfn.calls.call import Prepared, complete, name_of
+from clusterfn.calls.call import Prepared, complete, host_of, name_of
 from clusterfn.calls.demand import demand_of, job_name
 from clusterfn.calls.failed_items import OnError, check_on_error
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_run import GroupRun
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.sent_group import limits_of
-from clusterfn.config import config_file, units
+from clusterfn.config import units
 from clusterfn.config.job_spec import Group
 from clusterfn.config.options import Options, unknown
 from clusterfn.config.spec import Resources
@@ -189,7 +189,7 @@ def _prepare(
 ) -> tuple[Prepared, payload_items.Items]:
     """Prepare it as one call, with the function and all items as its payload."""
     with job_display.nothing_runs():
-        demand = demand_of(config_file.host_of_call(options), name_of(function))
+        demand = demand_of(host_of(options, name_of(function), [calls, constants]), name_of(function))
         python = demand.expected_python()
         with job_display.preparing(demand.job.name):
             items = payload_items.pack(function, calls, python, constants, demand.place)

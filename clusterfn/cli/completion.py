@@ -29,7 +29,7 @@ def completion(args: argparse.Namespace) -> int:
     if args.words:
         # Completion runs at each press of a key, so it must not ask a host.
         ids = history.newest_ids(_MOST_IDS) if args.words == "jobs" else []
-        print("\n".join([*ids, *config_file.load().hosts]))
+        print("\n".join([*ids, *config_file.load().names]))
         return 0
     if args.shell is None:
         raise ConfigError("completion needs the name of a shell", hint="clusterfn completion bash, or zsh")

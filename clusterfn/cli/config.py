@@ -130,17 +130,17 @@ def hosts(args: argparse.Namespace) -> int:
     """Print the hosts; a star marks the one that a call uses if it names none."""
     configuration = config_file.load()
     try:
-        chosen, because = configuration.resolve(None)
+        chosen, because = configuration.hosts_named(None)
     except ConfigError as error:
         # There are several hosts and no default. The list is still useful, so print it with that sentence.
-        chosen, because = None, error.message
+        chosen, because = [], error.message
     names = (*configuration.named, *({*configuration.hosts} - {*configuration.named}))
     facts: list[dict[str, Any]] = []
     for name in names:
         host = configuration.hosts[name]
         reached = {"address": host.address, "scheduler": host.scheduler, "transport": host.transport}
         used = {"environment": host.environment, "root": host.root, "source": host.source}
-        facts.append({"name": host.name, **reached, **used, "default": host == chosen})
+        facts.append({"name": host.name, **reached, **used, "default": host in chosen})
     if args.json:
         print(console.as_json(facts))
         return 0
@@ -149,7 +149,10 @@ def hosts(args: argparse.Namespace) -> int:
         row = ["*" if entry["default"] else "", entry["name"], entry["address"] or "this machine", entry["scheduler"]]
         rows.append([*row, entry["environment"] or "-", entry["root"], _short_place(entry["source"])])
     print(live.table(_HOSTS_HEAD, rows))
-    console.tell(f"a call without a host uses {chosen.name}: {because}" if chosen else because)
+    for name, members in configuration.lists.items():
+        console.tell(f"{name} is any of {', '.join(members)}")
+    usual = " or ".join(host.name for host in chosen)
+    console.tell(f"a call without a host uses {usual}: {because}" if chosen else because)
     return 0
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,12 +16,15 @@ from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.eligible_gpus import GpuInfo, is_called
 from clusterfn.bridge.supervisor.text import counted, format_duration, format_size, in_one_line, last_lines, shortened
 from clusterfn.cli import target
+from clusterfn.cli.keys import ended_by_key
+from clusterfn.cli.selection import ask_each
 from clusterfn.config.host_text import reading
+from clusterfn.config.spec import Host
 from clusterfn.display import console
-from clusterfn.display.live import table
+from clusterfn.display.live import TerminalLines, table
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts.connection import Completed, Reply
-from clusterfn.hosts.host_state import HostState
+from clusterfn.hosts.host_state import HostState, open_host
 from clusterfn.scheduler.base import Question
 
 _MACHINE_HEAD = ("GPU", "NAME", "MEMORY", "USE", "HELD BY")
@@ -29,6 +33,7 @@ _MACHINE_QUEUE_HEAD = ("", "WAITING", "FOR", "SINCE", "")
 _REASON = 160
 _FREE = "free"
 _TIMEOUT_S = 60.0
+_EVERY_S = 5.0
 
 
 def ask_machine(host: HostState) -> dict[str, Any]:
@@ -64,7 +69,7 @@ def add_allowed(gpus: Sequence[dict[str, Any]], host_state: HostState) -> None:
         if gpu["holder"] is not None and gpu["holder"]["since"] is not None:
             gpu["holder"]["since"] = host_state.here(gpu["holder"]["since"])
         gpu["allowed"] = not host.gpus_only or any(
-            is_called(GpuInfo(gpu["index"], gpu["uuid"], "", None, False, False), name) for name in host.gpus_only
+            is_called(GpuInfo(gpu["index"], gpu["uuid"], "", None, False, False, None), name) for name in host.gpus_only
         )
 
 
@@ -163,16 +168,81 @@ def cluster_tables(report: Mapping[str, Any], room: int | None = None) -> str:
 
 
 def gpus(args: argparse.Namespace) -> int:
-    """Print the GPUs of a host and their queue."""
-    host = target.host_state(args.host, "gpus")
-    if host.scheduler.has_nodes:
-        report, listed, none = ask_cluster(host), "nodes", "no node has a gres named gpu"
-    else:
-        report, listed, none = ask_machine(host), "gpus", "nvidia-smi is missing, or lists none"
+    """Print the GPUs of a host and their queue, or of several hosts all GPUs; return 1 if one of these cannot say."""
+    _, hosts, _ = target.hosts(args.host, "gpus")
+    if args.watch:
+        with ended_by_key():
+            _watch(hosts)
+        return 0
+    if len(hosts) > 1:
+        return _gpus_of_all(hosts, args.json)
+    report = _report(open_host(hosts[0]))
     if args.json:
-        print(console.as_json({"host": host.settings.name, "scheduler": host.settings.scheduler, **report}))
-    elif report[listed]:
-        print(cluster_tables(report) if listed == "nodes" else machine_tables(report))
-    if not report[listed]:
-        console.tell(f"no GPUs on {host.settings.name}: {none}")
+        print(console.as_json(report))
+    elif report.get("nodes"):
+        print(cluster_tables(report))
+    elif report.get("gpus"):
+        print(machine_tables(report))
+    if not report.get("nodes", report.get("gpus")):
+        none = "no node has a gres named gpu" if "nodes" in report else "nvidia-smi is missing, or lists none"
+        console.tell(f"no GPUs on {hosts[0].name}: {none}")
     return 0
+
+
+def _report(host: HostState) -> dict[str, Any]:
+    asked = ask_cluster(host) if host.scheduler.has_nodes else ask_machine(host)
+    return {"host": host.settings.name, "scheduler": host.settings.scheduler, **asked}
+
+
+_ALL_HEAD = ("HOST", "GPU", "NAME", "MEMORY", "USE", "HELD BY")
+
+
+def _watch(hosts: Sequence[Host]) -> None:
+    """Show all GPUs again and again."""
+    shown = TerminalLines(sys.stdout)
+    while True:
+        reports, lacking = _ask_all(hosts)
+        shown.show("\n".join([*([tables_of_all(reports)] if reports else []), *lacking]))
+        time.sleep(_EVERY_S)
+
+
+def _ask_all(hosts: Sequence[Host]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return what is known of each host that answers, and a sentence about each other one."""
+    by_name = {host.name: host for host in hosts}
+    answers = ask_each(list(by_name), lambda name: _report(open_host(by_name[name])))
+    errors = {name: answer.message for name, answer in answers.items() if isinstance(answer, ClusterfnError)}
+    lacking = [f"no GPUs of {name} are shown: {in_one_line(message)}" for name, message in errors.items()]
+    return [answer for answer in answers.values() if not isinstance(answer, ClusterfnError)], lacking
+
+
+def _gpus_of_all(hosts: Sequence[Host], as_json: bool) -> int:
+    reports, lacking = _ask_all(hosts)
+    for sentence in lacking:
+        console.warn(sentence)
+    if as_json:
+        print(console.as_json(reports))
+    elif reports:
+        print(tables_of_all(reports))
+    return 1 if lacking else 0
+
+
+def tables_of_all(reports: Sequence[Mapping[str, Any]]) -> str:
+    """Format the GPUs of several hosts as one table, the free ones first, after a line of sums."""
+    rows: list[tuple[str, int, int, Sequence[str]]] = []
+    for report in reports:
+        host = report["host"]
+        rows += [(host, int(_held_by(gpu) == _FREE), 1, _machine_row(gpu)) for gpu in report.get("gpus", ())]
+        for node in report.get("nodes", ()):
+            left = 0 if node["used"] is None else node["total"] - node["used"]
+            free = f"{'?' if node['used'] is None else left} of {node['total']} free, {node['state']}"
+            rows.append((host, left, node["total"], (node["node"], node["type"] or "-", "-", "-", free)))
+    sums = [
+        f"{name} {_sum([row for row in rows if row[0] == name])}" for name in (report["host"] for report in reports)
+    ]
+    first = f"{_sum(rows)} GPUs free: {', '.join(sums)}"
+    shown = [(host, *cells) for host, _, _, cells in sorted(rows, key=lambda row: not row[1])]
+    return f"{first}\n\n{table(_ALL_HEAD, shown)}" if shown else first
+
+
+def _sum(rows: Sequence[tuple[str, int, int, Sequence[str]]]) -> str:
+    return f"{sum(free for _, free, _, _ in rows)} of {sum(total for _, _, total, _ in rows)}"

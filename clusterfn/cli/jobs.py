@@ -53,9 +53,8 @@ def jobs(args: argparse.Namespace) -> int:
 def hosts_of(args: argparse.Namespace, command: str) -> tuple[config_file.Config, list[str]]:
     """Return the configuration, and the hosts that HOST… or --all-hosts means."""
     if not args.all_hosts:
-        names = args.hosts or [None]
-        resolved = [target.host(name, command) for name in names]
-        return resolved[0][0], list(dict.fromkeys(host.name for _, host, _ in resolved))
+        resolved = [target.hosts(name, command) for name in args.hosts or [None]]
+        return resolved[0][0], list(dict.fromkeys(host.name for _, hosts, _ in resolved for host in hosts))
     if args.hosts:
         raise ConfigError("--all-hosts and a HOST contradict each other", hint="leave out one of them")
     configuration = config_file.load()

@@ -137,15 +137,16 @@ def _add_hosts(commands: Any) -> None:
         "--no-job": "run no function on the host",
         "--gpus N=0": "also calculate on N GPUs with the environment's PyTorch",
         "--timeout SECONDS": "how long to wait for the function (60 in a queue, 300 in all)",
-    }, json="one object when all steps have ended")  # fmt: skip
+    }, json="one object when all steps have ended, or an array for a list of hosts")  # fmt: skip
     about = "remove old jobs, and files that were sent for them, from a host"
     add_command(commands, "clean", "clean.clean", about, {
         **_HOST,
         "--older DURATION": "jobs that ended, and files last used, longer ago than this, such as 1d (the host's keep:)",
         **_DRY_RUN,
     }, json="one object, sizes in bytes")  # fmt: skip
-    add_command(commands, "gpus", "gpus.gpus", "show who uses the GPUs of a host, and who waits for one",
-                _HOST, json="one object")  # fmt: skip
+    add_command(commands, "gpus", "gpus.gpus", "show who uses the GPUs of a host, and who waits for one", {
+        **_HOST, "--watch": "show all GPUs again and again, until q, Esc or Ctrl-C",
+    }, json="one object, or an array for a list of hosts")  # fmt: skip
     about = "show what runs on a host, what it uses, and who is next; refreshes until q, Esc or Ctrl-C"
     add_command(commands, "top", "top.top", about, {
         **_HOST, "--once": "look once, as without a terminal",
@@ -303,7 +304,7 @@ def _add_env(commands: Any, show_help: Command) -> None:
     add_command(words, "build", "env.build.build", "build an environment on a host, before a job needs it", {
         "words FILE HOST*": _FILE_AND_HOST, **_PACKAGES,
         "--gpus N=0": "choose the build of PyTorch as for a job with N GPUs",
-    }, json="one object")  # fmt: skip
+    }, json="one object, or an array for a list of hosts")  # fmt: skip
     about = "list the environments on a host, most recently used first"
     times = "one array, times in seconds since 1970"
     add_command(words, "list", "env.list_environments", about, _HOST, json=times)

@@ -7,11 +7,9 @@ import contextlib
 import datetime
 import shlex
 import sys
-import threading
 import time
 import unicodedata
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -71,8 +69,8 @@ def select(args: argparse.Namespace, command: str, states: Collection[str] = STA
         ConfigError: There is no such job, or the words make no sense together.
     """
     hosts, words = target.split_hosts(args.words)
-    if args.all and len(args.words) == 1 and words[0] in config_file.load().hosts:
-        hosts = words
+    if args.all and len(args.words) == 1 and words[0] in config_file.load().names:
+        hosts = config_file.load().names_of(words[0])
         words = []
     if not args.all and not words:
         raise ConfigError(f"{command} names no job", hint=f"clusterfn {command} ID, or --all for all jobs of a host")
@@ -213,34 +211,14 @@ def list_and_warn(hosts: Sequence[str]) -> tuple[list[JobInfo], Mapping[str, Clu
 
 
 def ask_each(hosts: Sequence[str], ask: Callable[[str], R]) -> dict[str, R | ClusterfnError]:
-    """Ask all hosts at the same time; return the answer of each, or its error.
-
-    A host that does not answer keeps nothing from ending at Ctrl-C.
-    """
-    answers: dict[str, Future[R]] = {name: Future() for name in hosts}
-
-    def fill(name: str) -> None:
-        try:
-            answers[name].set_result(ask(name))
-        except Exception as error:  # noqa: BLE001 - a thread's outermost frame: the one who waits gets it
-            answers[name].set_exception(error)
-
-    if len(hosts) == 1:
-        fill(hosts[0])
-    else:
-        for name in answers:
-            # Daemon threads do not keep the program alive after Ctrl-C while a host does not answer.
-            threading.Thread(target=fill, args=[name], daemon=True).start()
+    """Ask all hosts at the same time; return the answer of each, or its error."""
+    answers = spoken_wait.ask_at_once(hosts, ask)
 
     def describe() -> str:
         return f"waiting for {', '.join(name for name, answer in answers.items() if not answer.done())}"
 
     spoken_wait.wait_for(answers.values(), describe)
-    results: dict[str, R | ClusterfnError] = {}
-    for name, answer in answers.items():
-        error = answer.exception()
-        results[name] = error if isinstance(error, ClusterfnError) else answer.result()
-    return results
+    return spoken_wait.answers_so_far(answers)
 
 
 def _list_each(hosts: Sequence[str], command: str) -> list[JobInfo]:
@@ -261,7 +239,7 @@ def _list_by_names(words: Sequence[str], command: str, args: argparse.Namespace 
     hosts = config_file.load().hosts
     others = [name for word in words for name in history.hosts_of(word) if name in hosts]
     try:
-        usual = [_usual_host(words, command, args)]
+        usual = _usual_hosts(words, command, args)
     except ConfigError:
         # There are several hosts and no default, so the call that sent such a job named its host.
         if not words or words[0] in hosts:
@@ -298,17 +276,17 @@ def _one_host(hosts: Sequence[str], command: str) -> str | None:
     return next(iter(hosts), None)
 
 
-def _usual_host(words: Sequence[str], command: str, args: argparse.Namespace | None = None) -> str:
-    """Return the host that a call would use, on which the words are looked for as names of jobs."""
+def _usual_hosts(words: Sequence[str], command: str, args: argparse.Namespace | None = None) -> list[str]:
+    """Return the hosts of a call that names none, on which the words are looked for as names of jobs."""
     try:
         filters: list[str] = []
         for name in ("all", "yes", "dry_run", "state", "since", "number"):
             value = getattr(args, name, None)
             filters += [f"--{name.replace('_', '-')}"] if value not in (None, False) else []
             filters += [str(value)] if value not in (None, False, True) else []
-        return target.host(None, shlex.join([command, *words, *filters]))[1].name
+        return [host.name for host in target.hosts(None, shlex.join([command, *words, *filters]))[1]]
     except ConfigError:
-        if len(words) == 1 and words[0] in config_file.load().hosts:
+        if len(words) == 1 and words[0] in config_file.load().names:
             raise _no_such_name(words[0], (), (), command) from None
         raise
 
@@ -323,7 +301,7 @@ def _no_such_name(word: str, jobs: Sequence[JobInfo], hosts: Sequence[str], comm
     where = f" on {' or '.join(searched)}" if searched else ""
     near = did_you_mean(word, sorted({job.name for job in jobs}))
     hint = "clusterfn jobs HOST lists ids and names; an id has at least four digits of 0-9 and a-f"
-    if word in config_file.load().hosts:
+    if word in config_file.load().names:
         near = f"; {word} is a host"
         hint = f"clusterfn {command} ID"
         if command in _FOR_SEVERAL:

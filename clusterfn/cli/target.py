@@ -41,11 +41,21 @@ def host(name: str | None, command: str, after: str = "") -> tuple[config_file.C
         after: What comes after the host in the line of an error.
 
     Raises:
+        ConfigError: As `hosts`, or it is a list of several.
+    """
+    configuration, _, because = hosts(name, command, after)
+    return configuration, configuration.resolve(name)[0], because
+
+
+def hosts(name: str | None, command: str, after: str = "") -> tuple[config_file.Config, list[Host], str]:
+    """Return the same with all hosts of a list.
+
+    Raises:
         ConfigError: There is no such host, or several and no default.
     """
     configuration = config_file.load()
     try:
-        return (configuration, *configuration.resolve(name))
+        return (configuration, *configuration.hosts_named(name))
     except ConfigError as error:
         if name is None and len(configuration.named) > 1 and not os.environ.get(HOST_VARIABLE):
             first = configuration.named[0]
@@ -66,7 +76,7 @@ def host_hints(args: argparse.Namespace) -> Iterator[None]:
         yield
     except ConfigError as error:
         try:
-            host(args.host, command, " ...")
+            hosts(args.host, command, " ...")
         except ConfigError as wrong:
             # The error is about the host if resolving the host again gives the same message.
             if wrong.message == error.message:
@@ -75,9 +85,13 @@ def host_hints(args: argparse.Namespace) -> Iterator[None]:
 
 
 def split_hosts(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split words into hosts and others; a single word is never a host. May raise ConfigError of clusterfn.yml."""
-    hosts = config_file.load().hosts if len(words) > 1 else {}
-    return [word for word in words if word in hosts], [word for word in words if word not in hosts]
+    """Split words into hosts of clusterfn.yml, for a list those of it, and all others; a single word is never a host.
+
+    May raise ConfigError of clusterfn.yml.
+    """
+    config = config_file.load() if len(words) > 1 else config_file.Config({})
+    named = [host for word in words if word in config.names for host in config.names_of(word)]
+    return list(dict.fromkeys(named)), [word for word in words if word not in config.names]
 
 
 def one_and_host(words: Sequence[str], what: str, command: str) -> tuple[str, str | None]:
@@ -92,7 +106,7 @@ def one_and_host(words: Sequence[str], what: str, command: str) -> tuple[str, st
     """
     hosts, others = split_hosts(words)
     if len(others) > 1:
-        near = did_you_mean(others[-1], config_file.load().hosts)
+        near = did_you_mean(others[-1], config_file.load().names)
         hint = f"clusterfn {command} {what} [HOST]{near and f'; {others[-1]!r} is no host'}{near}"
         raise ConfigError(f"{command} takes one {what}, not {' and '.join(others)}", hint=hint)
     if not others or len(hosts) > 1:
@@ -129,7 +143,7 @@ def function(text: str, words: Sequence[str] = ()) -> Callable[..., Any]:
 
 def _nothing_to_run(text: str, words: Sequence[str]) -> ConfigError:
     """Return the error about words that `run` cannot run, the first of them perhaps a host."""
-    on = [text] if text in config_file.load().hosts else []
+    on = [text] if text in config_file.load().names else []
     rest = list(words) if on else [text, *words]
     if not rest:
         hint = f"write it after the host: clusterfn run {text} -- COMMAND, or clusterfn run {text} train.py"

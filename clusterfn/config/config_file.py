@@ -1,4 +1,4 @@
-"""clusterfn.yml: find, read and check it, and resolve which host a call goes to.
+"""clusterfn.yml: find, read and check it, and resolve among which hosts a call goes to one.
 
     $CLUSTERFN_CONFIG, else clusterfn.yml in the working directory or above it, else next to the running script or above
     it, else in the user's configuration folder
@@ -14,7 +14,7 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,6 +38,8 @@ LOCAL = Host(name="local", address="", scheduler="local", source="built in", tra
 IN_PROCESS = "clusterfn.configure()"
 # Without a limit, many sites give a whole node to each job, so jobs would wait for one another.
 USUAL_MEMORY = 4 * 2**30
+# The key of a list of hosts.
+_ANY = "any"
 _BELOW_DEFAULTS = [word for word in DEFAULT_KEYS if word != "environment"]
 _PASSWORDS = ("pass", "passphrase", "passcode", "secret", "token", "pwd", "pw")
 # Names that ssh_config, paramiko, fabric and ray give to what ssh needs.
@@ -77,6 +79,7 @@ class Config:
         default_host: `default_host:`, or None.
         path: The file, or None where there is none, or `configure` was called.
         named: The hosts of the file itself, in its order.
+        lists: The hosts below `any:`, by the name of their list.
         quiet: Whether progress is hidden.
         hidden_notes: The ids of notes that are not said.
         title: What messages call it: the file's path.
@@ -90,32 +93,51 @@ class Config:
     quiet: bool = False
     title: str = ""
     hidden_notes: tuple[str, ...] = ()
+    lists: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def obey(self) -> Config:
         """Let what prints sentences know what is not said; return it."""
         notes.is_quiet, notes.hidden = self.quiet, self.hidden_notes
         return self
 
+    @property
+    def names(self) -> list[str]:
+        """Everything that a call may name: hosts, and lists of hosts."""
+        return [*self.hosts, *self.lists]
+
     def resolve(self, name: str | None) -> tuple[Host, str]:
         """Return the host for a call that says `host=name`, and what decided: a clause for messages.
 
         Raises:
-            ConfigError: There is no such host, or several and none is the default.
+            ConfigError: There is no such host, it is a list of several, or there are several and none is the default.
 
         Example:
             >>> Config({"local": LOCAL}).resolve(None)[1]
             'there is no clusterfn.yml'
         """
+        hosts, because = self.hosts_named(name)
+        if len(hosts) > 1:
+            several = f"{', '.join(host.name for host in hosts)} ({because})"
+            raise ConfigError(f"this needs one host, and there are several: {several}", hint="name one of them")
+        return hosts[0], because
+
+    def names_of(self, host: str) -> list[str]:
+        """Return the names of the hosts that `host=` means, whether the file describes them or not."""
+        return [name for word in host.split(",") for name in self.lists.get(word, [word])]
+
+    def hosts_named(self, name: str | None) -> tuple[list[Host], str]:
+        """Return the hosts among which a call that says `host=name` chooses, in their order; else as `resolve`."""
         chosen, because = self._chosen(name)
-        if chosen not in self.hosts:
-            situation = f"{self.title} describes the hosts {', '.join(self.named)}"
-            hint = f"choose one of them or local, or add {chosen} to {self.title}"
+        names = self.names_of(chosen)
+        for unknown in [host for host in names if host not in self.hosts]:
+            situation = f"{self.title} describes the hosts {', '.join([*self.named, *self.lists])}"
+            hint = f"choose one of them or local, or add {unknown} to {self.title}"
             if not self.named:
                 situation = f"{self.title} describes no host" if self.title else f"no {FILE} in {Path.cwd()} or above"
                 hint = f"change to your project's folder, set ${places.VARIABLE}, or add a host: clusterfn init ADDRESS"
-            near = did_you_mean(chosen, self.hosts)
-            raise ConfigError(f"there is no host {chosen!r}{near} ({because})", evidence=[situation], hint=hint)
-        return self.hosts[chosen], because
+            near = did_you_mean(unknown, self.names)
+            raise ConfigError(f"there is no host {unknown!r}{near} ({because})", evidence=[situation], hint=hint)
+        return [self.hosts[host] for host in dict.fromkeys(names)], because
 
     def _chosen(self, name: str | None) -> tuple[str, str]:
         if runs_locally():
@@ -154,17 +176,28 @@ class CallHost(NamedTuple):
     options: Options
 
 
-def host_of_call(options: Options) -> CallHost:
-    """Find the host of a call; raise ConfigError as `load` and `_for_call`, or while a file is imported."""
+class HostsOfCall(NamedTuple):
+    """Among which hosts a call chooses, in their order; most calls have one. The other fields are as in `CallHost`."""
+
+    config: Config
+    hosts: Sequence[Host]
+    because: str
+    options: Options
+
+    def on(self, host: Host) -> CallHost:
+        """Return where the call goes if it goes to this host; raise as `_for_call`."""
+        options = without_needs(self.options) if runs_locally() else self.options
+        called = _for_call(host, options) if options.scheduler_options else host
+        return CallHost(self.config, host, self.because, called, options)
+
+
+def hosts_of_call(options: Options) -> HostsOfCall:
+    """Find among which hosts a call chooses; raise ConfigError as `load` does, or while a file is imported."""
     # The cheap test comes first, because most programs never load multiprocessing, and calls must be fast.
     if import_time.imported is not None or "multiprocessing.process" in sys.modules:
         import_time.reject_call()
     config = load()
-    host, because = config.resolve(options.host)
-    if runs_locally():
-        options = without_needs(options)
-    called = _for_call(host, options) if options.scheduler_options else host
-    return CallHost(config, host, because, called, options)
+    return HostsOfCall(config, *config.hosts_named(options.host), options)
 
 
 def runs_locally() -> bool:
@@ -215,10 +248,10 @@ def _config_of(content: Mapping[str, Any]) -> Config:
         config = load()
         default = content.get("default_host")
         if default is not None:
-            if default not in config.hosts:
-                hint = f"write the name of a host ({', '.join(config.hosts)}), "
+            if default not in config.names:
+                hint = f"write the name of a host ({', '.join(config.names)}), "
                 hint += "or describe others with clusterfn.configure(hosts={…})"
-                raise ConfigError(f"there is no host {default!r}{did_you_mean(default, config.hosts)}", hint=hint)
+                raise ConfigError(f"there is no host {default!r}{did_you_mean(default, config.names)}", hint=hint)
             config = replace(config, default_host=default, default_place=IN_PROCESS)
         return replace(config, quiet=bool(content.get("quiet")) or config.quiet)
     data = json.dumps(content, default=str, ensure_ascii=False).encode("utf-8", "replace")
@@ -259,27 +292,53 @@ def parse(data: bytes, path: Path) -> Config:
     _reject_misplaced_hosts(top, FILE_KEYS)
     keys = top.mapping(FILE_KEYS)
     named: dict[str, Host] = {}
+    listed: dict[str, list[str]] = {}
     if below := keys.get("hosts"):
         # Called for its errors: it rejects a value that is no mapping, and a duplicate name.
         below.mapping()
-        named = {key.text: _host(key, value, path.parent) for key, value in below.pairs}
+        lists = {key.text: (key, value) for key, value in below.pairs if _ANY in [word.text for word, _ in value.pairs]}
+        named = {key.text: _host(key, value, path.parent) for key, value in below.pairs if key.text not in lists}
+        listed = {name: _list_of_hosts(*pair, {LOCAL.name, *named}) for name, pair in lists.items()}
     hosts = {LOCAL.name: LOCAL, **named}
     default = keys.get("default_host")
-    if default is not None and default.as_text() not in hosts:
-        near = did_you_mean(default.text, hosts)
-        hint = f"write the name of a host ({', '.join(hosts)}), or describe {default.text} below `hosts:`"
+    if default is not None and default.as_text() not in {**hosts, **listed}:
+        near = did_you_mean(default.text, [*hosts, *listed])
+        hint = f"write the name of a host ({', '.join([*hosts, *listed])}), or describe {default.text} below `hosts:`"
         raise default.error(f'there is no host "{default.text}"{near}', hint)
     place = default.place if default else ""
     silent = "quiet" in keys and FILE_KEYS["quiet"].kind.read(keys["quiet"])
     hidden_notes = FILE_KEYS["notes"].kind.read(keys["notes"]) if "notes" in keys else ()
-    return Config(hosts, default.text if default else None, path, tuple(named), place, silent, str(path), hidden_notes)
+    chosen = default.text if default else None
+    return Config(hosts, chosen, path, tuple(named), place, silent, str(path), hidden_notes, listed)
+
+
+def _list_of_hosts(key: Value, value: Value, known: Collection[str]) -> list[str]:
+    """Return the hosts of the list with the name `key`, which a call may name as it names a host.
+
+    Raises:
+        ConfigError: It has other keys, or a name in it is no host of the file.
+    """
+    _check_name(key)
+    entry = value.mapping([_ANY], dict.fromkeys(HOST_KEYS, "write it below each host of the list"))[_ANY]
+    if key.text == LOCAL.name or entry.kind != "list" or not entry.values:
+        hint = "write the names of hosts, as in lab: {any: [tensor01, tensor02]}"
+        raise entry.error("expected a list of hosts", hint)
+    for member in entry.values:
+        if member.as_text() not in known:
+            near = did_you_mean(member.text, known)
+            raise member.error(f'there is no host "{member.text}"{near}', "name hosts that this file describes")
+    return [member.text for member in entry.values]
+
+
+def _check_name(key: Value) -> None:
+    if not HOST_NAME.fullmatch(key.as_text()):
+        raise key.error(f'"{key.text}" cannot name a host', "use letters, digits, `.`, `-` and `_`")
 
 
 def _host(key: Value, value: Value, folder: Path) -> Host:
     """Return the host named `key`; raise ConfigError if one of its keys is unknown, missing or wrong."""
-    name = key.as_text()
-    if not HOST_NAME.fullmatch(name):
-        raise key.error(f'"{name}" cannot name a host', "use letters, digits, `.`, `-` and `_`")
+    _check_name(key)
+    name = key.text
     # Many programs take a host's address in this place.
     if value.kind == "str" and ADDRESS.fullmatch(value.text):
         is_scheduler = value.text in keys_by_scheduler()

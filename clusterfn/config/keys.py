@@ -22,7 +22,17 @@ _NAME: Form = {"type": "string", "pattern": f"^{HOST_NAME.pattern}$"}
 _HOSTS: Form = {
     "type": "object",
     "propertyNames": {"pattern": _NAME["pattern"]},
-    "additionalProperties": {"$ref": "#/definitions/host"},
+    "additionalProperties": {
+        "if": {"required": ["any"]},
+        "then": {"$ref": "#/definitions/list"},
+        "else": {"$ref": "#/definitions/host"},
+    },
+}
+
+_LIST: Form = {
+    "type": "object",
+    "properties": {"any": {"type": "array", "items": _NAME, "minItems": 1}},
+    "additionalProperties": False,
 }
 
 # What YAML reads as true and false.
@@ -32,7 +42,8 @@ _SWITCH = Kind(lambda value: value.as_choice((*_ON, *_OFF)) in _ON, {"enum": ["o
 # The keys at the left margin, with the attribute of Config that each becomes.
 FILE_KEYS: Mapping[str, Key] = {
     "hosts": Key("hosts", Kind(Value.mapping, _HOSTS), "none", "",
-        "a mapping: each host's own name (letters, digits, `.`, `-`, `_`) and its keys"),
+        "a mapping: each host's own name (letters, digits, `.`, `-`, `_`) and its keys; or a name for "
+        "[several hosts](../how-to/several-servers.md), as in `lab: {any: [tensor01, tensor02]}`"),
     "default_host": Key("default_host", Kind(Value.as_text, _NAME), "none", "",
         "the host of a call that does not name one"),
     "quiet": Key(
@@ -201,7 +212,7 @@ def file_schema() -> Form:
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "clusterfn.yml",
         **form_of(FILE_KEYS),
-        "definitions": {"host": _host(), "by_gpu": by_gpu},
+        "definitions": {"host": _host(), "list": _LIST, "by_gpu": by_gpu},
     }
 
 

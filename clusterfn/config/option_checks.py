@@ -85,9 +85,11 @@ def matching(pattern: re.Pattern[str], example: str) -> Check:
     return check
 
 
-def host_name(value: Any, name: str) -> str:
-    """Check the name of a host; the host itself is looked up when a call needs it."""
-    if isinstance(value, str) and HOST_NAME.fullmatch(value):
+def host_names(value: Any, name: str) -> str:
+    """Check the name of a host, or a list of names, which becomes "a,b"; hosts are looked up when a call needs them."""
+    if isinstance(value, (list, tuple)) and value:
+        return ",".join(host_names(member, name) for member in value)
+    if isinstance(value, str) and all(map(HOST_NAME.fullmatch, value.split(","))):
         return value
     hint = f'write the name of a host in clusterfn.yml: {name}="tensor01"'
     if isinstance(value, str) and ADDRESS.fullmatch(value):

@@ -19,6 +19,7 @@ from clusterfn.config.units import GPU_TYPE, VARIABLE, parse_memory, parse_time
 from clusterfn.errors import ConfigError, did_you_mean
 
 Time = Union[str, timedelta]
+Hosts = Union[str, Sequence[str]]
 
 
 class JobOptions(TypedDict, total=False):
@@ -76,8 +77,9 @@ class CallOptions(JobOptions, total=False):
             `torch.distributed.init_process_group()` finds the others. The first node's return value is the result.
         tasks_per_node: Number of processes that call the function on each SLURM node (1), as `srun` would start them.
             `cores` is for each of them; memory and GPUs are shared by those of a node.
-        host: A host's name in clusterfn.yml. Default: $CLUSTERFN_HOST, `default_host:`, the only host, or `local`. For
-            a function that is decorated while the variable is set, the variable overrides this option.
+        host: A host's name in clusterfn.yml. A list of names, or the name of a list there, means the one of them that
+            can start the call first. Default: $CLUSTERFN_HOST, `default_host:`, the only host, or `local`. For a
+            function that is decorated while the variable is set, the variable overrides this option.
         outputs: Patterns of files in the job's folder to download after it has returned, such as "*.pt".
             Those of item 3 of a map go to the folder NAME-7f3a/3.
         cwd: Working directory of the function. Default: an empty folder of the job's own.
@@ -102,7 +104,7 @@ class CallOptions(JobOptions, total=False):
 
     nodes: int | None
     tasks_per_node: int | None
-    host: str | None
+    host: Hosts | None
     outputs: Sequence[str] | None
     cwd: str | None
     name: str | None
@@ -188,7 +190,7 @@ _KEYWORDS: dict[str, tuple[str, Check]] = {
     "retries": ("retries", checks.whole_number(0)),
     "requeue": ("requeue", checks.requeue),
     "resume": ("resume", checks.job_id),
-    "host": ("host", checks.host_name),
+    "host": ("host", checks.host_names),
     "environment": ("environment", checks.environment),
     "binds": ("binds", checks.several(checks.matching(BIND, "/data:/mnt"))),
     "packages": ("packages", checks.several(checks.package)),

@@ -33,7 +33,7 @@ _NOT_IN_JOBS = (
     "bridge/supervisor/", "bridge/worker/",
     "calls/attach.py", "calls/call.py", "calls/demand.py", "calls/environment_upload.py",
     "calls/element.py", "calls/following.py", "calls/group_elements.py",
-    "calls/group_run.py", "calls/item_results.py", "calls/job_tracker.py", "calls/mapping.py",
+    "calls/group_run.py", "calls/host_choice.py", "calls/item_results.py", "calls/job_tracker.py", "calls/mapping.py",
     "calls/retry.py", "calls/sent_group.py", "calls/session_", "calls/sending.py", "cli/",
     "environment/build_plan.py", "environment/conda_", "environment/download.py", "environment/environment_files.py",
     "environment/lock", "environment/package", "environment/project", "environment/python_source.py",

@@ -112,6 +112,31 @@ class EnvironmentResolver:
             self._pythons[text, wanted.packages] = found.python
             return found
 
+    def must_be_built(self, wanted: EnvironmentRequest) -> bool:
+        """Whether the environment of a call would have to be built first; raise as `find`. Solves no lock.
+
+        Without a name, what the call imports would decide: then only whether the host has a Python for it.
+        """
+        text, named = self._named(wanted)
+        if not wanted.packages and existing.is_existing(text):
+            try:
+                with self._finding:
+                    self.resolve_existing(named or existing.parse_existing(None, self._host.settings))
+            except EnvironmentBuildError:
+                if named:
+                    raise
+                return True
+            return False
+        from clusterfn.environment import resolve
+
+        spec = resolve.read_specification(text, wanted.packages)
+        with self._finding:
+            is_known = self._locked(spec, wanted.gpus) is not None
+            if not is_known and explain_stale_lock(self._host, spec, wanted.gpus):
+                return True
+            made = self.resolve_made(spec, wanted.gpus, lambda _: None).made
+        return made is not None and bool(self._host.missing([made.ready]))
+
     def _named(self, wanted: EnvironmentRequest) -> tuple[str | None, ExistingEnvironment | None]:
         """Return `environment=` of the call or its host, and the existing environment that it names, if it does."""
         text = wanted.text or (None if wanted.packages else self._host.settings.environment)
@@ -143,12 +168,15 @@ class EnvironmentResolver:
         return self._known[environment]
 
     def resolve_made(self, spec: Specification, gpus: int, say: Say) -> ResolvedEnvironment:
-        key = f"{bool(gpus)} {spec.title} {spec.input_hash}"
-        known = self._known.get(key)
-        if known is None or known.made is None or known.made.lock.is_changed():
+        known = self._locked(spec, gpus)
+        if known is None:
             made = lock_environment(self._host, spec, gpus, say)
-            self._known[key] = known = ResolvedEnvironment(made.interpreter, {}, made)
+            known = self._known[_key(spec, gpus)] = ResolvedEnvironment(made.interpreter, {}, made)
         return known
+
+    def _locked(self, spec: Specification, gpus: int) -> ResolvedEnvironment | None:
+        known = self._known.get(_key(spec, gpus))
+        return known if known is not None and known.made is not None and not known.made.lock.is_changed() else None
 
     def _found_or_made(self, wanted: EnvironmentRequest, say: Say, imports: set[str]) -> ResolvedEnvironment:
         """Find the host's Python of the caller's version if it has what the function imports; else make one."""
@@ -171,6 +199,10 @@ class EnvironmentResolver:
                 create = f'create one on the host ({by_pip}) and set environment="venv:~/v"'
                 lacking.hint = f"{error.hint}; or {lacking.hint if lacking.message == existing.NO_PYTHON else create}"
                 raise lacking from error
+
+
+def _key(spec: Specification, gpus: int) -> str:
+    return f"{bool(gpus)} {spec.title} {spec.input_hash}"
 
 
 def lock_environment(host: ConnectedHost, spec: Specification, gpus: int, say: Say) -> LockedEnvironment:

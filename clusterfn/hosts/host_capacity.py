@@ -8,7 +8,6 @@ never run fails here, before anything is sent.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -60,6 +59,9 @@ class ConnectedHost(Protocol):
     def scheduler(self) -> Scheduler:
         """What builds its commands and reads their answers."""
 
+    def missing(self, paths: list[str]) -> set[str]:
+        """Return which of these paths it lacks."""
+
 
 class HostCapacity:
     """What one host gives to jobs, as this process knows it."""
@@ -67,6 +69,7 @@ class HostCapacity:
     def __init__(self, host: ConnectedHost) -> None:
         self._host, self._settings = host, host.settings
         self._gpus: tuple[GpuInfo, ...] | None = None
+        self._types: tuple[Sequence[str] | None, ...] = ()
 
     def enough(self, request: Resources) -> None:
         """Reject what a host without a scheduler can never give, and a type of GPU that a cluster does not have.
@@ -141,10 +144,12 @@ class HostCapacity:
             self._gpus = _ask_gpus(self._host.connection)
         return _allowed_here(self._gpus, self._settings) if self._gpus and self._settings.gpus_only else self._gpus
 
-    @functools.cached_property
+    @property
     def gpu_types(self) -> Sequence[str] | None:
         """The types of a cluster's GPUs, as its scheduler says; None if it does not."""
-        return ask_types(self._host.connection, self._host.scheduler)
+        if not self._types:
+            self._types = (ask_types(self._host.connection, self._host.scheduler),)
+        return self._types[0]
 
     def count_gpus_for(self, request: Resources) -> int:
         """Return how many GPUs of the requested type and size it has; 0 if that is not known."""

@@ -56,6 +56,7 @@ class HostState:
         self.bridge = HostBridge(self.connect, self.contents, self.scheduler_rules.unset)
         self._connected: HostConnection | None = None
         self.limits: list[str] | None = None
+        self._scheduler: Scheduler | None = None
         self.follow_window: FollowWindow[Any] = FollowWindow()
         # Has one entry, for the present connection: entries of ended connections are removed.
         self._watches: dict[HostConnection, SchedulerWatch] = {}
@@ -103,9 +104,15 @@ class HostState:
         """The scheduler as far as the configuration alone describes it; needs no connection."""
         return scheduler_for(self.settings)
 
-    @functools.cached_property
+    @property
     def scheduler(self) -> Scheduler:
         """What builds the host's commands and reads their answers."""
+        # Before Python 3.12, a cached_property of one host that connects keeps the threads of all other hosts waiting.
+        if self._scheduler is None:
+            self._scheduler = self._make_scheduler()
+        return self._scheduler
+
+    def _make_scheduler(self) -> Scheduler:
         facts = self.connection.facts
 
         # On a host without a scheduler, this program prints which jobs wait, and ensures that a spooler starts them.

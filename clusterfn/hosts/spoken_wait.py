@@ -10,8 +10,12 @@ import concurrent.futures
 import contextvars
 import threading
 import time
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from clusterfn.errors import ClusterfnError
+
+T = TypeVar("T")
 
 SPEAK_AFTER_S = 5.0
 # A job that starts sooner than this needs no explanation of why it waited.
@@ -83,3 +87,27 @@ def wait_for(
     """Wait until all of these have ended; return false after `timeout_s`."""
     some = list(futures)
     return wait(lambda seconds: not concurrent.futures.wait(some, seconds).not_done, describe, timeout_s)
+
+
+def ask_at_once(hosts: Iterable[str], ask: Callable[[str], T]) -> dict[str, concurrent.futures.Future[T]]:
+    """Ask all hosts at the same time; a host that does not answer keeps nothing from ending at Ctrl-C."""
+    answers: dict[str, concurrent.futures.Future[T]] = {host: concurrent.futures.Future() for host in hosts}
+
+    def fill(host: str) -> None:
+        try:
+            answers[host].set_result(ask(host))
+        except Exception as error:  # noqa: BLE001 - a thread's outermost frame: the one who waits gets it
+            answers[host].set_exception(error)
+
+    for host in answers:
+        # Daemon threads do not keep the program alive.
+        threading.Thread(target=fill, args=[host], daemon=True).start()
+    return answers
+
+
+def answers_so_far(answers: Mapping[str, concurrent.futures.Future[T]]) -> dict[str, T | ClusterfnError]:
+    """Return the answer of each host that has given one, or its error."""
+    done = {host: answer for host, answer in answers.items() if answer.done()}
+    errors = {host: answer.exception() for host, answer in done.items()}
+    known = {host: error for host, error in errors.items() if isinstance(error, ClusterfnError)}
+    return {host: known.get(host) or answer.result() for host, answer in done.items()}

@@ -345,6 +345,14 @@ class Scheduler(ABC):
         """Ask what is allowed for a job with so many GPUs. The commands are the same for all jobs."""
         return LimitsQuestion()
 
+    def test_command(self, job: JobSpec) -> tuple[str, ...]:
+        """Return the command that says when a job would start that is not submitted; () if it cannot say."""
+        return ()
+
+    def expected_wait_s(self, answer: Answer) -> float | None:
+        """Return what `test_command` said, in seconds from now; None if it cannot say now; raise as `submitted`."""
+        return None
+
     # One job: its state, its log, its end
 
     @abstractmethod

@@ -191,7 +191,8 @@ NOT_RUN = {
     + "several-gpus " * 3,
     "it is a part, or shows several ways, of what stands elsewhere on the page": "attach checkpoints commands debug "
     "configuration dependencies dependencies dependencies environments environments experiment-tracking files notebook "
-    "experiment-tracking follow-jobs follow-jobs gpu-server many-calls python-versions retries sweep untrusted-hosts",
+    "experiment-tracking follow-jobs follow-jobs gpu-server many-calls python-versions retries several-servers sweep "
+    "untrusted-hosts",
     "it shows another tool": "migrate migrate",
 }  # fmt: skip
 OURS = {"clusterfn": clusterfn, "gpu": gpu, "job": clusterfn.Job, "group": clusterfn.JobGroup}

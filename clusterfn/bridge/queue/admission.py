@@ -387,10 +387,11 @@ class MachineLook:
 
     def list_gpus(self) -> None:
         """Ask which GPUs there are; raise AttemptEnded if nvidia-smi fails."""
-        # This import is late here and below, because many jobs ask for no GPU.
+        # These imports are late here and below, because many jobs ask for no GPU.
         from ..supervisor import gpus
+        from . import gpu_leases
 
-        self.gpus = gpus.list_gpus()
+        self.gpus = gpu_leases.take_seen(self._ticket.queue.root) or gpus.list_gpus()
         self.every = gpus.candidates(self.gpus, self._ticket.job.spec["resources"])
 
     def find_unleased(self) -> None:

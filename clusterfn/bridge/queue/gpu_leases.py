@@ -4,9 +4,14 @@
 keeps what nvidia-smi says for the spooler.
 """
 
+import contextlib
+import json
+import os
 import time
 
-from ..supervisor import gpus
+from ..layout import GPUS_SEEN
+from ..supervisor import gpus, publish
+from ..supervisor.eligible_gpus import GpuInfo
 from ..supervisor.verdict import AttemptEnded
 from . import lease_names, machine
 
@@ -14,10 +19,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Iterable, Sequence
 
-    from ..supervisor.eligible_gpus import GpuInfo
     from .lease import Lease, Leases
 
 _UNLEASED_S = 4.0
+_SEEN_NS = 5 * 10**9
 
 
 class TooFew(Exception):
@@ -69,6 +74,24 @@ def release_gpus(held: "dict[str, Lease]") -> None:
     for lease in held.values():
         lease.close()
     held.clear()
+
+
+def keep_seen(root: str, there: "list[GpuInfo]") -> None:
+    """Keep what nvidia-smi has just said of the GPUs, so that the job that is sent next need not ask the same."""
+    with contextlib.suppress(OSError):
+        seen = json.dumps([machine.now_ns(), there]).encode()
+        publish.replace(os.path.join(machine.folder(root), GPUS_SEEN), seen, sync=False)
+
+
+def take_seen(root: str) -> "list[GpuInfo]":
+    """Return what `keep_seen` has kept a moment ago, and keep it no longer; nothing if there is none."""
+    folder = machine.folder(root)
+    try:
+        at_ns, there = json.loads((publish.read(folder, GPUS_SEEN) or b"[-1, []]").decode())
+        os.unlink(os.path.join(folder, GPUS_SEEN))
+        return [GpuInfo(*gpu) for gpu in there] if 0 <= machine.now_ns() - at_ns < _SEEN_NS else []
+    except (OSError, ValueError, TypeError):
+        return []
 
 
 class GpuCache:

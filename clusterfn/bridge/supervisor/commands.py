@@ -8,7 +8,7 @@ import os
 import sys
 
 from ..layout import OUTCOME, TAG, WORK
-from ..queue import launch, report, spooler
+from ..queue import launch, outlook, report, spooler
 from . import conclude, expire, group, listing
 from .attempt import Attempt, read_events
 from .environ import DescribedJob, expand_cwd, worker_environment
@@ -132,6 +132,7 @@ _COMMANDS: "dict[str, tuple[str, int, int, Callable[..., int]]]" = {
     "tunnel": ("PORT", 1, 1, _tunnel),
     "list": ("ROOT [AFTER]", 1, 2, _list),
     "gpus": ("ROOT", 1, 1, report.print_gpus),
+    "outlook": ("ROOT", 1, 1, outlook.print_outlook),
     "clean": ("ROOT KEEP OLDER dry", 4, 4, expire.clean),
     "queue": ("ROOT", 1, 1, lambda root: report.print_queue(root, _bridge())),
     "top": ("ROOT NODES SECONDS LOOKS", 4, 4, _top),

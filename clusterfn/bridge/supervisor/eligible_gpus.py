@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from typing import Any, Iterable, Mapping, Optional, Sequence
 
 # index as nvidia-smi counts, uuid, name such as "NVIDIA RTX A6000", total_mib: all of its memory, None if unknown,
-# unified: whether that is the machine's own memory, as on a GB10; in_parts: whether it is divided by MIG
-GpuInfo = namedtuple("GpuInfo", ("index", "uuid", "name", "total_mib", "unified", "in_parts"))
+# unified: whether that is the machine's own memory, as on a GB10; in_parts: whether it is divided by MIG; used_mib: as
+# nvidia-smi said when it was asked, None if unknown
+GpuInfo = namedtuple("GpuInfo", ("index", "uuid", "name", "total_mib", "unified", "in_parts", "used_mib"))
 # Python 3.6 takes no defaults otherwise.
-GpuInfo.__new__.__defaults__ = (False, False)
+GpuInfo.__new__.__defaults__ = (False, False, None)
 # The field of nvidia-smi that says so, since driver 450.
 MIG = "mig.mode.current"
 # A GPU sold as 48 GB shows 45 to 48: its driver keeps up to a fifteenth for error correction and its own use.
@@ -36,8 +37,8 @@ def gpus_in(rows: "Iterable[dict[str, str]]", machine_mib: "Optional[int]") -> "
     for place, row in enumerate(rows):
         index = nvidia_smi.count(row["index"])
         mib, unified = nvidia_smi.total_mib(row["memory.total"], machine_mib)
-        in_parts = row.get(MIG) == "Enabled"
-        found.append(GpuInfo(place if index is None else index, row["uuid"], row["name"], mib, unified, in_parts))
+        in_parts, used = row.get(MIG) == "Enabled", nvidia_smi.count(row.get("memory.used", ""))
+        found.append(GpuInfo(place if index is None else index, row["uuid"], row["name"], mib, unified, in_parts, used))
     return found
 
 

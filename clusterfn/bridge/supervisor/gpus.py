@@ -68,9 +68,9 @@ def candidates(there: "Sequence[GpuInfo]", resources: "Mapping[str, Any]") -> "l
     raise AttemptEnded(Verdict(UNSATISFIABLE, message, stage="lease", hint=advice))
 
 
-def list_gpus() -> "list[GpuInfo]":
-    """All GPUs with what they are, in PCI order."""
-    fields = ["pci.bus_id", "index", "uuid", "memory.total", "name"]
+def list_gpus(*more: str) -> "list[GpuInfo]":
+    """All GPUs with what they are, in PCI order; `more`: "memory.used", if that is to be known."""
+    fields = ["pci.bus_id", "index", "uuid", "memory.total", *more, "name"]
     try:
         rows = query_nvidia_smi(*fields[:-1], *_mig, fields[-1]).rows
     except AttemptEnded as ended:

@@ -8,18 +8,22 @@ raises what is wrong; it prints nothing. A step is skipped if one that it needs 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from clusterfn.bridge.job_states import PENDING, RUNNING
 from clusterfn.bridge.supervisor.text import in_one_line
+from clusterfn.cli import target
 from clusterfn.cli.check import function, host
 from clusterfn.cli.check.step import CheckState, Step, StepFailed, StepSkipped, StepWarning
 from clusterfn.cli.keys import ending_is_an_exception
+from clusterfn.config.spec import Host
 from clusterfn.display import console, live
 from clusterfn.errors import ClusterfnError, ConfigError
 
@@ -70,19 +74,32 @@ class Finding:
 
 
 def check(args: argparse.Namespace) -> int:
-    """Run the steps and print what each found, with --json when all have ended; 1 if one of them failed."""
-    state = CheckState(args.host, args.environment, args.no_job, args.timeout, gpus=args.gpus, binds=tuple(args.binds))
+    """Run the steps and print what each found, with --json when all have ended; 1 if one of them failed.
+
+    The hosts of a list are checked one after another.
+    """
+    hosts: Sequence[Host] = ()
+    # The first step of a single host says what is wrong with its name.
+    with contextlib.suppress(ConfigError):
+        hosts = target.hosts(args.host, "check")[1]
+    names = [host.name for host in hosts] if len(hosts) > 1 else [args.host]
+    how = (args.environment, args.no_job, args.timeout)
+    states = [CheckState(name, *how, gpus=args.gpus, binds=tuple(args.binds)) for name in names]
     if not args.json:
-        return check_host(state)
+        return max([check_host(state) for state in states])
+    reports = [_report(state) for state in states]
+    print(json.dumps(reports if len(reports) > 1 else reports[0], indent=1))
+    return 0 if all(report["ready"] for report in reports) else 1
+
+
+def _report(state: CheckState) -> dict[str, Any]:
     with ending_is_an_exception():
         findings = list(_findings(state, lambda: None))
-    ready = not _names_with("FAIL", findings)
     steps = []
     for finding in findings:
         facts = {"name": finding.name, "result": finding.word.lower(), "message": finding.message}
         steps.append({**facts, "evidence": list(finding.evidence), "hint": finding.hint})
-    print(json.dumps({"host": state.name, "ready": ready, "steps": steps}, indent=1))
-    return 0 if ready else 1
+    return {"host": state.name, "ready": not _names_with("FAIL", findings), "steps": steps}
 
 
 def check_host(state: CheckState) -> int:

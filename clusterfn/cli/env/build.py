@@ -1,4 +1,4 @@
-"""`clusterfn env lock` and `build`: lock a specification for hosts, and build it on one before any job needs it."""
+"""`clusterfn env lock` and `build`: lock a specification for hosts, and build it there before any job needs it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from clusterfn.bridge.supervisor.text import counted, format_size
 from clusterfn.calls import environment_upload
+from clusterfn.cli import target
 from clusterfn.cli.env import read_ready, seconds
-from clusterfn.cli.target import host_state
 from clusterfn.config import config_file
 from clusterfn.config.environment_kinds import names_a_file
 from clusterfn.config.spec import Host, Resources
@@ -21,7 +22,7 @@ from clusterfn.environment.resolve import LockedEnvironment
 from clusterfn.environment.specification import Specification
 from clusterfn.errors import ConfigError
 from clusterfn.hosts import environment_choice
-from clusterfn.hosts.host_state import HostState
+from clusterfn.hosts.host_state import HostState, open_host
 
 _HEAD = ("LOCK", "HOST", "PLATFORM", "ENVIRONMENT", "PACKAGES", "PYTHON", "CUDA")
 USUAL_FILE = "environment.yml"
@@ -76,7 +77,7 @@ def specification(file: str | None, packages: Sequence[str], where: Host | None)
 def lock(args: argparse.Namespace) -> int:
     """Write the lock; print a table of what it means on each host."""
     words = split_file_and_hosts(args.words)
-    hosts = [host_state(name, "env lock") for name in words.hosts or [None]]
+    hosts = _hosts(words, "env lock")
     spec = specification(words.file, args.packages, hosts[0].settings)
     locked = [_lock_for(host, spec, args.gpus) for host in hosts]
     rows = [_row(environment.lock, environment.host.name, environment.platform) for environment in locked]
@@ -85,6 +86,10 @@ def lock(args: argparse.Namespace) -> int:
     else:
         print(live.table(_HEAD, rows))
     return 0
+
+
+def _hosts(words: FileAndHosts, command: str) -> list[HostState]:
+    return [open_host(host) for host in target.hosts(",".join(words.hosts) or None, command)[1]]
 
 
 def _lock_for(host: HostState, spec: Specification, gpus: int | None) -> LockedEnvironment:
@@ -108,12 +113,18 @@ def _row(locked: EnvironmentLock, host: str, platform: str) -> list[str]:
 
 
 def build(args: argparse.Namespace) -> int:
-    """Build an environment; print its id."""
+    """Build an environment, on several hosts one after another; print its id."""
     words = split_file_and_hosts(args.words)
-    if len(words.hosts) > 1:
-        raise ConfigError(f"several hosts are named: {', '.join(words.hosts)}", hint="name one host at a time")
-    host = host_state(words.hosts[0] if words.hosts else None, "env build")
-    spec = specification(words.file, args.packages, host.settings)
+    built = [_build_on(host, words.file, args) for host in _hosts(words, "env build")]
+    if args.json:
+        print(console.as_json(built if len(built) > 1 else built[0]))
+    else:
+        print("\n".join(facts["id"] for facts in built))
+    return 0
+
+
+def _build_on(host: HostState, file: str | None, args: argparse.Namespace) -> dict[str, Any]:
+    spec = specification(file, args.packages, host.settings)
     host.capacity.enough(Resources(gpus=args.gpus))
     locked = environment_choice.lock_environment(host, spec, args.gpus, console.tell)
     if locked.why:
@@ -131,6 +142,4 @@ def build(args: argparse.Namespace) -> int:
         console.tell(f"{locked.title} is built on {host.settings.name}: {what}; {seconds(ready['seconds'])}")
     else:
         console.tell(f"{locked.title} already exists on {host.settings.name}: {what}")
-    facts = {"id": locked.id, "host": host.settings.name, "prefix": locked.prefix, "new": new}
-    print(console.as_json(facts) if args.json else locked.id)
-    return 0
+    return {"id": locked.id, "host": host.settings.name, "prefix": locked.prefix, "new": new}

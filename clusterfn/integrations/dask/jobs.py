@@ -29,9 +29,8 @@ from clusterfn.bridge.kernel import dask_program
 from clusterfn.bridge.kernel.dask_program import UNFIT
 from clusterfn.bridge.kernel.stream import ONLY
 from clusterfn.calls import leaving
-from clusterfn.calls.call import prepare, prepare_held, send_call
+from clusterfn.calls.call import host_of, prepare, prepare_held, send_call
 from clusterfn.calls.job import Job, run_of
-from clusterfn.config import config_file
 from clusterfn.config.job_spec import KernelSpec
 from clusterfn.display import console
 from clusterfn.display.at_once import at_once
@@ -134,7 +133,7 @@ class SchedulerJob:
 
     def __init__(self, options: Options, settings: DaskSettings, idle_s: float) -> None:
         # The scheduler loads the tasks too, and so needs their modules.
-        prepared = settings.of_job(prepare_held(config_file.host_of_call(options), settings.imports))
+        prepared = settings.of_job(prepare_held(host_of(options, "dask"), settings.imports))
         self._security = settings.security
         self._why = self._last_sentence = ""
         self._is_ending = False

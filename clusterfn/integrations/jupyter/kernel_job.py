@@ -18,9 +18,9 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.kernel.stream import key_name
 from clusterfn.bridge.supervisor import publish
 from clusterfn.calls import attach, leaving
-from clusterfn.calls.call import prepare_held, send_call
+from clusterfn.calls.call import host_of, prepare_held, send_call
 from clusterfn.calls.job import Job, run_of
-from clusterfn.config import config_file, places
+from clusterfn.config import places
 from clusterfn.config.host_text import reading
 from clusterfn.config.job_spec import KernelSpec
 from clusterfn.display import console
@@ -157,7 +157,7 @@ def host_with_way(options: Options, title: str, instead: str) -> CallHost:
     Raises:
         ConfigError: No host has that name, or its scheduler has no way into a running job.
     """
-    chosen = config_file.host_of_call(options)
+    chosen = host_of(options, title)
     host, rules = chosen.host, open_host(chosen.host).scheduler_rules
     if rules.has_nodes and not rules.join_command("0"):
         problem = f"{title} cannot run on {host.name}: clusterfn cannot reach into a running job of {rules.title}"

@@ -22,7 +22,7 @@ from clusterfn.errors import ConfigError, did_you_mean
 from clusterfn.scheduler.base import PASSED_VARIABLES, PENDING, Answer, JobState, Submission
 from clusterfn.scheduler.slurm import OBEYED
 from clusterfn.scheduler.slurm.keys import OPTIONS, counts_gpus, gpu_options
-from clusterfn.scheduler.slurm.states import FEWER
+from clusterfn.scheduler.slurm.states import FEWER, TIME
 
 if TYPE_CHECKING:
     from clusterfn.config.job_spec import JobSpec
@@ -76,6 +76,16 @@ def elements(host: Host, user: str, job: JobSpec, numbers: range, largest: int) 
         of_array = {**options, "array": f"1-{len(array)}%{at_once}"}
         submissions.append((array, _array(host, user, job, of_array, array)))
     return submissions
+
+
+def test(host: Host, job: JobSpec) -> tuple[str, ...]:
+    """Return the command by which SLURM says when it would start a job, after a line with its own time of day."""
+    options = _options(host, job, "/")
+    if "time" in options and job.resources.time_s is not None:
+        # A site may refuse the minute that clusterfn adds, and take the job without it.
+        options["time"] = minutes(job.resources.time_s) - 1
+    options.update({"test-only": True, "wrap": "true"})
+    return ("/bin/sh", "-c", f'date +{TIME}; exec sbatch "$@"', "sh", *_as_words(options))
 
 
 def minutes(time_s: float) -> int:

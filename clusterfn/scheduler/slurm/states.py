@@ -113,7 +113,7 @@ class SlurmState(JobState):
             return self.state.lower().replace("_", " ")
         start = ""
         if is_time(self.expected_start):
-            at = datetime.datetime.strptime(self.expected_start, _TIME)
+            at = datetime.datetime.strptime(self.expected_start, TIME)
             start = f"expected start {at.day} {_MONTHS[at.month - 1]} {at:%H:%M} host time; "
         # "ReqNodeNotAvail, Reserved for maintenance" is a reason with details.
         begin, _, details = self.reason.partition(", ")
@@ -150,14 +150,14 @@ class SlurmState(JobState):
         return SchedulerVerdict(layout.UNSATISFIABLE, message, proof, hint, stage="queue", withdraw=True)
 
 
-_TIME = "%Y-%m-%dT%H:%M:%S"
+TIME = "%Y-%m-%dT%H:%M:%S"
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 def is_time(text: str) -> bool:
     """Whether it is a time as SLURM writes it, and not "N/A"."""
     try:
-        return bool(datetime.datetime.strptime(text, _TIME))
+        return bool(datetime.datetime.strptime(text, TIME))
     except ValueError:
         return False
 

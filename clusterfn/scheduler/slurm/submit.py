@@ -6,6 +6,7 @@ Options are sent as `--name=value`, so that no value can be taken for an option.
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 # Some sites' wrappers of sbatch leave --parsable out.
 _ID = re.compile(r"^(?:Submitted batch job )?([0-9]+)(?:;\S*| on cluster \S+)?\s*$", re.MULTILINE)
+# "sbatch: Job 58 to start at 2026-11-20T14:53:04 using 4 processors on nodes n1 in partition gpu", with --test-only.
+_STARTS_AT = re.compile(r" to start at (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
 _NODES = re.compile(r"(.*)\|([0-9]{1,9})(?:\|([^|]*))?")
 _MAYBE_SUBMITTED = re.compile(
     r"socket timed out|unable to contact slurm controller|send/recv|zero bytes|connection (?:refused|reset|timed out)"
@@ -103,6 +106,20 @@ class Slurm(base.Scheduler):
         hint = sbatch.submit_hint(output, self.host)
         evidence = output.splitlines()
         raise kind(message, host=self.host.name, stage="submit", evidence=evidence, hint=hint, retryable=maybe)
+
+    def test_command(self, job: JobSpec) -> tuple[str, ...]:
+        """Have SLURM say when it would start the job; the clock of its own host says what time it is now."""
+        return sbatch.test(self.host, job)
+
+    def expected_wait_s(self, answer: base.Answer) -> float | None:
+        starts, now = _STARTS_AT.search(answer.err), answer.out.strip()
+        if starts is not None and slurm_states.is_time(starts[1]) and slurm_states.is_time(now):
+            begins, asked = (datetime.datetime.strptime(text, slurm_states.TIME) for text in (starts[1], now))
+            return max(0.0, (begins - asked).total_seconds())
+        if answer.rc and not self.refused_for_now(answer):
+            # It is refused in the same words as a job.
+            self.submitted(answer)
+        return None
 
     def refused_for_now(self, answer: base.Answer) -> str:
         return "" if _ID.search(answer.out) else sbatch.full(answer.err)

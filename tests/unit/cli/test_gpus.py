@@ -206,3 +206,16 @@ def test_a_key_ends_a_screen_and_leaves_the_terminal_as_it_was(terminal, key, co
 
     assert terminal.wait_for(r"code=\d+", timeout_s=60) == f"code={code}"
     terminal.wait_for("as before\n", timeout_s=60)
+
+
+def test_the_gpus_of_several_hosts_are_one_table_with_the_free_ones_first():
+    machine = {"host": "tensor01", "gpus": [card(holder=holder()), card(index=1)], "waiting": []}
+    nodes = [{"node": "n1", "state": "mix", "type": "a100", "total": 4, "used": 1}]
+    full = {"node": "n2", "state": "alloc", "type": "", "total": 4, "used": 4}
+
+    first, _, head, *rows = gpus.tables_of_all([machine, {"host": "hpc", "nodes": [full, *nodes]}]).splitlines()
+
+    assert first == "4 of 10 GPUs free: tensor01 1 of 2, hpc 3 of 8"
+    assert head.split() == ["HOST", "GPU", "NAME", "MEMORY", "USE", "HELD", "BY"]
+    assert [row.split()[:2] for row in rows] == [["tensor01", "1"], ["hpc", "n1"], ["tensor01", "0"], ["hpc", "n2"]]
+    assert "3 of 4 free, mix" in rows[1]

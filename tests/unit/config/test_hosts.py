@@ -213,3 +213,33 @@ def test_the_file_means_the_same_without_the_faster_reader(text, monkeypatch):
 def test_a_host_tells_only_of_long_jobs_unless_it_says_after():
     assert host("scheduler: bare\nnotify: touch x").notify == Notify("touch x", after_s=600.0)
     assert host("scheduler: bare\nnotify:\n  command: touch x\n  after: 1s").notify == Notify("touch x", after_s=1.0)
+
+
+LAB = TWO + "  lab: {any: [a, b]}\n"
+
+
+@pytest.mark.parametrize(("name", "means"), [("lab", "ab"), ("b,lab", "ba"), ("b", "b"), (None, "ab")])
+def test_a_list_means_its_hosts_in_their_order(name, means, monkeypatch):
+    monkeypatch.setenv("CLUSTERFN_HOST", "")
+    config = parsed("default_host: lab\n" + LAB)
+
+    assert [host.name for host in config.hosts_named(name)[0]] == list(means)
+    assert config.named == ("a", "b") and config.names == ["local", "a", "b", "lab"]
+    if len(means) > 1:
+        with pytest.raises(ConfigError, match="this needs one host, and there are several: "):
+            config.resolve(name)
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ("{any: [a, c]}", 'there is no host "c"'),
+        ("{any: [a], scheduler: bare}", 'unknown key "scheduler"'),
+        ("{any: a}", "expected a list of hosts"),
+        ("{any: []}", "expected a list of hosts"),
+        ("{any: [lab]}", 'there is no host "lab"'),
+    ],
+)
+def test_a_wrong_list_is_named(entry, problem):
+    with pytest.raises(ConfigError, match=problem):
+        parsed(TWO + f"  lab: {entry}\n")

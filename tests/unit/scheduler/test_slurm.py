@@ -158,6 +158,20 @@ def test_what_slurm_does_not_take_for_now_is_known_by_its_words(said, words):
     assert slurm.refused_for_now(Answer(None, "", said)) == words  # sbatch was killed when it began to repeat itself
 
 
+STARTS = "sbatch: Job 58 to start at 2026-11-20T16:53:04 using 1 processors on nodes n1 in partition gpu\n"
+
+
+def test_slurm_says_when_a_job_would_start_and_refuses_it_as_if_it_were_sent():
+    words = slurm.test_command(job(SLURM, resources=Resources(cores=2, time_s=3600.0)))
+    assert words[:2] == ("/bin/sh", "-c") and {"--test-only", "--wrap=true", "--time=60"} < set(words)
+
+    assert slurm.expected_wait_s(Answer(0, "2026-11-20T14:53:04\n", STARTS)) == 7200.0
+    assert slurm.expected_wait_s(Answer(0, "2026-11-20T17:00:00\n", STARTS)) == 0.0
+    assert slurm.expected_wait_s(Answer(1, "", "sbatch: error: AssocMaxSubmitJobLimit")) is None
+    with pytest.raises(Unsatisfiable, match="can never run it"):
+        slurm.expected_wait_s(Answer(1, "", "allocation failure: Requested node configuration is not available"))
+
+
 def test_sbatch_is_killed_when_it_says_that_it_repeats_itself():
     request = slurm.submission(job(SLURM))
 

@@ -1,0 +1,230 @@
+"""Choose one of several hosts for a call: the first that can start it now, else the one that is expected to.
+
+All are asked at the same moment. Afterwards the call is one to a single host, and nothing knows of the others.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, wait
+from typing import Any, NamedTuple
+
+from clusterfn.bridge.job_states import PENDING
+from clusterfn.bridge.supervisor.text import counted, format_duration, in_one_line, last_lines, shortened
+from clusterfn.calls import history, leaving
+from clusterfn.calls.demand import Demand, demand_of
+from clusterfn.calls.job_run import JobRun
+from clusterfn.config.config_file import CallHost, HostsOfCall
+from clusterfn.config.host_text import reading
+from clusterfn.config.spec import Host
+from clusterfn.display import console
+from clusterfn.errors import ClusterfnError, ConfigError, HostError, Unsatisfiable
+from clusterfn.hosts import loop, spoken_wait
+from clusterfn.hosts.transports import prompts
+from clusterfn.packing.dependencies import JobArgument, reference_of
+from clusterfn.scheduler.base import Answer
+
+# A host that has not answered by then is passed over, and not asked for a while.
+PATIENCE_S = 5.0
+_PASSED_OVER_S = 60.0
+# What is counted where nobody knows it: for the build of an environment, and for each job that comes before the call on
+# a machine that has no room for it now.
+BUILD_S = 180.0
+JOB_S = 3600.0
+_TIMEOUT_S = 60.0
+_LOOK_S = 0.1
+_REASON = 80
+_silent_until: dict[str, float] = {}
+
+
+class Outlook(NamedTuple):
+    """When a host would start a call, as it says.
+
+    Attributes:
+        wait_s: In so many seconds; None if it does not know.
+        before: How many jobs would come before it.
+        builds: Whether its environment would have to be built first.
+        reason: Why it would wait, in the words of the host.
+    """
+
+    wait_s: float | None = 0.0
+    before: int = 0
+    builds: bool = False
+    reason: str = ""
+
+    @property
+    def expected_s(self) -> float:
+        """In how many seconds the function is expected to start."""
+        waits_s = JOB_S * (1 + self.before) if self.wait_s is None else self.wait_s
+        return waits_s + (BUILD_S if self.builds else 0.0)
+
+    @property
+    def in_words(self) -> str:
+        """Say when, for the line that says which host was chosen."""
+        when = "can start it now"
+        if self.wait_s is None:
+            when = shortened(self.reason, _REASON) or f"{counted(self.before, 'job')} before it"
+        elif self.wait_s >= 1:
+            when = f"about {format_duration(self.wait_s)}"
+        return f"{when}, once its environment is built" if self.builds else when
+
+
+# A host that can start the call at once.
+NOW = Outlook()
+# What each host said, in the order of the list; its error if it cannot run the call.
+Said = dict[str, "Outlook | ClusterfnError"]
+
+
+def first_to_start(said: Said) -> str | None:
+    """Return the host that is expected to start a call first; of several the first of the list. None can if None.
+
+    Example:
+        >>> first_to_start({"tensor01": Outlook(wait_s=None), "tensor02": Outlook(), "cluster": Outlook(7200.0)})
+        'tensor02'
+    """
+    can = {name: answer.expected_s for name, answer in said.items() if isinstance(answer, Outlook)}
+    return min(can, key=lambda name: can[name], default=None)
+
+
+def choose(among: HostsOfCall, name: str, given: Sequence[Any] = ()) -> CallHost:
+    """Choose the host of a call, and say in one line where it goes and why.
+
+    Args:
+        name: What its job is called after.
+        given: Its arguments: the value of a job that lies on one of the hosts keeps the call there.
+
+    Raises:
+        Unsatisfiable: None of them can ever run it; there is a line for each.
+        HostError: None of them can now.
+    """
+    name = among.options.name or name
+    bound = _bound_to(among, given)
+    if bound is not None:
+        console.tell(f"{name} on {bound[0].name} ({bound[1]})")
+        return among.on(bound[0])
+    said = _ask_all(among, name)
+    chosen = first_to_start(said)
+    if chosen is None:
+        raise _none_can(among, name, said)
+    others = [f"{host}: {_in_words(answer)}" for host, answer in said.items() if host != chosen]
+    why = [_in_words(said[chosen])] if not others or said[chosen] != NOW else []
+    console.tell(f"{name} on {chosen} ({'; '.join([*why, *others])})")
+    return among.on(next(host for host in among.hosts if host.name == chosen))
+
+
+def _in_words(answer: Outlook | ClusterfnError) -> str:
+    return answer.in_words if isinstance(answer, Outlook) else shortened(in_one_line(answer.message), _REASON)
+
+
+def _none_can(among: HostsOfCall, name: str, said: Said) -> ClusterfnError:
+    """Return the error where no host can run a call."""
+    errors = {host: error for host, error in said.items() if isinstance(error, ClusterfnError)}
+    first = next(iter(errors.values()))
+    if len({(type(error), error.message) for error in errors.values()}) == 1 and isinstance(first, ConfigError):
+        # The call itself is wrong, and would be for any host.
+        return first
+    why = {host: "; ".join([error.message, *error.evidence[:1]]) for host, error in errors.items()}
+    evidence = [f"{host}: {in_one_line(text)}" for host, text in why.items()]
+    if any(isinstance(error, HostError) for error in errors.values()):
+        message = f"no host can take {name} now ({among.because})"
+        hint = "call again later; `clusterfn check HOST` shows what a host lacks"
+        return HostError(message, stage="submit", evidence=evidence, hint=hint, retryable=True)
+    message = f"no host can ever run {name} ({among.because})"
+    return Unsatisfiable(message, stage="submit", evidence=evidence, hint="ask for less, or add a host that has it")
+
+
+def _bound_to(among: HostsOfCall, given: Sequence[Any]) -> tuple[Host, str] | None:
+    """Return the host on which something lies that the call needs there, and what; None if nothing does."""
+    by_name = {host.name: host for host in among.hosts}
+    for job in _jobs_in(given):
+        reference = reference_of(job)
+        if reference.place is not None and reference.host in by_name:
+            return by_name[reference.host], f"the value of {reference.label} is there"
+    resumed = among.options.resume
+    for entry in history.entries(resumed) if resumed else ():
+        if entry.host in by_name:
+            return by_name[entry.host], f"the checkpoint of {resumed} is there"
+    return None
+
+
+def _jobs_in(value: Any) -> Iterator[JobArgument]:
+    """Yield the jobs among arguments, also those in their lists and dicts."""
+    if isinstance(value, JobArgument):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _jobs_in(list(value.values()))
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for member in value:
+            yield from _jobs_in(member)
+
+
+def _ask_all(among: HostsOfCall, name: str) -> Said:
+    """Ask all hosts; those that were silent a moment ago only if no other can run the call."""
+    now = time.monotonic()
+    silent = [host for host in among.hosts if _silent_until.get(repr(host), 0.0) > now]
+    said = _answers_of([host for host in among.hosts if host not in silent], among, name)
+    if silent and first_to_start(said) is None:
+        said.update(_answers_of(silent, among, name))
+    return {host.name: said[host.name] for host in among.hosts if host.name in said}
+
+
+def _answers_of(asked: Sequence[Host], among: HostsOfCall, name: str) -> Said:
+    """Return what these hosts say; what cannot change the choice is not waited for, and left out."""
+    by_name = {host.name: host for host in asked}
+    answers = spoken_wait.ask_at_once(list(by_name), lambda host: ask(among.on(by_name[host]), name))
+    until = time.monotonic() + PATIENCE_S
+    late = list(answers)
+    with loop.speaking(lambda: f"asking {', '.join(late)}: when could {name} start there?"):
+        while True:
+            said = spoken_wait.answers_so_far(answers)
+            # What a host says that comes after one that can start the call at once would not change the choice.
+            enough = next((place for place, host in enumerate(answers) if said.get(host) == NOW), None)
+            late[:] = [host for host in list(answers)[:enough] if host not in said]
+            if not late or (time.monotonic() >= until and first_to_start(said) is not None):
+                break
+            wait([answers[host] for host in late], _LOOK_S, FIRST_COMPLETED)
+            # The time of the person who logs in does not count.
+            until = time.monotonic() + PATIENCE_S if prompts.is_asking() else until
+    said.update({host: HostError(f"no answer within {format_duration(PATIENCE_S)}", host=host) for host in late})
+    for host in asked:
+        if isinstance(said.get(host.name), HostError):
+            _silent_until[repr(host)] = time.monotonic() + _PASSED_OVER_S
+    return said
+
+
+def ask(chosen: CallHost, name: str) -> Outlook:
+    """Ask one host when it would start the call; raise why it cannot run it."""
+    demand = demand_of(chosen, name)
+    builds = demand.host.environments.must_be_built(demand.wanted)
+    outlook = _of_cluster(demand) if demand.host.scheduler.has_nodes else _of_machine(demand)
+    return outlook._replace(builds=builds)
+
+
+def _of_cluster(demand: Demand) -> Outlook:
+    scheduler, wait_s = demand.host.scheduler, None
+    command = scheduler.test_command(demand.job)
+    if command:
+        ran = demand.host.connection.run(command, unset=scheduler.unset, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
+        answer = Answer(ran.rc, ran.out.decode("utf-8", "replace"), ran.err.decode("utf-8", "replace"))
+        wait_s = scheduler.expected_wait_s(answer)
+    return Outlook(None, reason=f"{scheduler.title} does not say when") if wait_s is None else Outlook(wait_s)
+
+
+def _of_machine(demand: Demand) -> Outlook:
+    host = demand.host
+    name = host.settings.name
+    spec: dict[str, Any] = json.loads(demand.job.to_json())
+    asks = {key: spec[key] for key in ("scheduler", "limits", "resources")}
+    # A job that was sent just now may not be in the queue of the machine yet.
+    going = [job for job in list(leaving.open_jobs) if isinstance(job, JobRun) and job.host == name]
+    waiting = [(job.id, job.asked) for job in going if job.state == PENDING and not job.done()]
+    sent = {job: {**asks["resources"], **asked._asdict()} for job, asked in waiting if asked is not None}
+    question = json.dumps({**asks, "priority": spec.get("priority", 0), "sent": sent}).encode()
+    answer = host.bridge.supervise("outlook", host.root, stdin=question).result(_TIMEOUT_S)
+    if answer.rc != 0:
+        raise HostError(f"{name} could not say when", host=name, evidence=last_lines(answer.err, 5))
+    with reading(name, "when it could start a job"):
+        said = json.loads(answer.out)
+        return NOW if said["starts"] is True else Outlook(None, int(said["before"]), reason=str(said["reason"]))

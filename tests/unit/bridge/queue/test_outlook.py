@@ -1,0 +1,64 @@
+"""What a machine says of a job that was not sent yet."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterfn.bridge.queue import gpu_leases, machine, outlook
+from clusterfn.bridge.queue.lease import Leases
+from clusterfn.bridge.supervisor.eligible_gpus import GpuInfo
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has the queue")
+CORES = machine.cores() if sys.platform.startswith("linux") else 0
+
+
+def asks(cores=1, **facts):
+    resources = {"cores": cores, "gpus": 0, "memory_bytes": None}
+    return {"scheduler": "bare", "limits": {}, "resources": resources, "priority": 0, "sent": {}, **facts}
+
+
+@pytest.fixture
+def nobody(monkeypatch):
+    """No other job runs here, whatever runs beside this test."""
+    monkeypatch.setattr(Leases, "binders", lambda _: {})
+
+
+def test_a_job_starts_where_there_is_room_and_waits_behind_those_that_were_just_sent(tmp_path, nobody):
+    root = str(tmp_path)
+    sent = {"a" * 16: asks(CORES)["resources"]}
+
+    assert outlook.outlook(root, asks(CORES)) == {"starts": True, "reason": "", "before": 0}
+    waits = outlook.outlook(root, asks(1, sent=sent))
+
+    assert not waits["starts"] and waits["before"] == 1
+    assert waits["reason"] == "waiting for 1 free core; 1 job before it"
+
+
+def test_a_job_that_has_begun_is_not_counted_twice(tmp_path, nobody):
+    claimed = Path(tmp_path, "jobs", "a" * 16)
+    claimed.mkdir(parents=True)
+    (claimed / "claim").write_text("x")
+
+    assert outlook.outlook(str(tmp_path), asks(CORES, sent={"a" * 16: asks(CORES)["resources"]}))["starts"]
+
+
+def test_a_job_that_runs_holds_its_cores(tmp_path, monkeypatch):
+    names = {f"run/{os.getuid()}/{'b' * 16}/0/{CORES}/0": os.getuid()}
+    monkeypatch.setattr(Leases, "binders", lambda _: names)
+
+    assert not outlook.outlook(str(tmp_path), json.loads(json.dumps(asks(1))))["starts"]
+
+
+def test_the_gpus_that_were_seen_are_for_one_job_that_comes_soon(tmp_path, monkeypatch):
+    root, there = str(tmp_path), [GpuInfo(0, "GPU-1", "NVIDIA RTX A6000", 49140)]
+    Path(machine.folder(root)).mkdir(parents=True)
+
+    gpu_leases.keep_seen(root, there)
+    assert [gpu_leases.take_seen(root), gpu_leases.take_seen(root)] == [there, []]
+    gpu_leases.keep_seen(root, there)
+    later = machine.now_ns() + 6 * 10**9
+    monkeypatch.setattr(machine, "now_ns", lambda: later)
+    assert gpu_leases.take_seen(root) == []
