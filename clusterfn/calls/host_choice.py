@@ -108,7 +108,7 @@ def choose(among: HostsOfCall, name: str, given: Sequence[Any] = ()) -> CallHost
     chosen = first_to_start(said)
     if chosen is None:
         raise _none_can(among, name, said)
-    others = [f"{host}: {_in_words(answer)}" for host, answer in said.items() if host != chosen]
+    others = [f"{host}: {_in_words(answer)}" for host, answer in said.items() if host != chosen and answer != NOW]
     why = [_in_words(said[chosen])] if not others or said[chosen] != NOW else []
     console.tell(f"{name} on {chosen} ({'; '.join([*why, *others])})")
     return among.on(next(host for host in among.hosts if host.name == chosen))

@@ -103,10 +103,8 @@ MUTATIONS: list[Mutation] = [
          "blob on a cluster: a bit flipped-slurm"),
     _one("the size is believed", OUTCOME, "if value is None or len(value) != size:", "if value is None:",
          "value: cut-bare"),
-    Mutation("large arguments are not sent", (
-        (SEND, "for path in missing]", "for path in ()]"),
-        (SEND, "needs.uploads[path]) for path in paths]", "needs.uploads[path]) for path in ()]"),
-    ), ["20 MB there-bare"]),
+    _one("large arguments are not sent", SEND, "what) for path, what in contents.items()}",
+         "what) for path, what in ()}", "20 MB there-bare"),
     _one("the value does not come along", "calls/following.py",
          "value = [(at.path(layout.VALUE), arriving.write)]", "value = []", "20 MB back-bare"),
     # the client
