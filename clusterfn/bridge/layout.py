@@ -124,6 +124,10 @@ ARGUMENTS = "arguments.json"
 ITEM_INPUTS = "item_inputs.json"
 # The group that a retry continues, and the indices of its items in that group.
 RETRIED = "retried.json"
+# Of a group that several hosts share: which has which items. On each of them, more/<n>-<id> names a group of items that
+# it has got later.
+SHARED = "shared.json"
+MORE = "more"
 # claims/<chunk>, <chunk>.2, ...: the element that runs the chunk or took it over, its first item, and how many it has.
 CLAIMS = "claims"
 # done/<chunk>: each item of this chunk has a line in a journal.
@@ -132,6 +136,8 @@ DONE = "done"
 ELEMENTS = "elements"
 # For an element that runs nothing: the outcome of each item that it gives up.
 VERDICT = "verdict.json"
+# The same, for as many items as it says, which another host runs.
+MOVED = "moved.json"
 
 # -- Names below jobs/<id> of a session
 

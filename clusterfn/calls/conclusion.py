@@ -75,12 +75,17 @@ def parse_conclusion(answer: Completed, host: Host, folder: str, what: str = "jo
 
 async def fail_unfinished_items(
     host: HostState, group: GroupState, folder: str, bridge: str, verdict: SchedulerVerdict
-) -> None:
-    """Give every item without an element this verdict, in the journal of the element in that folder."""
+) -> int:
+    """Give every item without an element this verdict, in the journal of the element in that folder; return how many.
+
+    The host says how many only if it was asked for some of them.
+    """
     request = json.dumps(verdict.as_dict()).encode()
     answer = await host.bridge.supervise("bury", folder, bridge=bridge, stdin=request, timeout_s=_GROUP_TIMEOUT_S)
     if answer.rc != 0:
         parse_conclusion(answer, host.settings, group.folder, "group")
+    with reading(host.settings.name, "how many items it gave up"):
+        return int(answer.out or 0)
 
 
 async def find_loss(host_state: HostState, folder: str, scheduler_name: str) -> ClusterfnError | None:

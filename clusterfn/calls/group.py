@@ -64,6 +64,11 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
     def __len__(self) -> int:
         return len(self._known)
 
+    @property
+    def hosts(self) -> list[str]:
+        """The host of each call: that on which it runs or ran, or waits."""
+        return [self.host] * len(self)
+
     def done(self) -> bool:
         """Whether each call has ended."""
         return self._known.done()
@@ -226,7 +231,13 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
     def _sent(self, index: int) -> tuple[int, ItemResults]:
         """Return the number of an item, counted from the start, and what knows where it ran."""
         which = self._known.at(index)
-        return which, run_of_group(self).results_of(which)
+        return which, self._run_of(which).results_of(which)
+
+    def _run_of(self, index: int) -> GroupRun:
+        """Return what was sent of an item, and what runs of it; raise `ClusterfnError` if nothing was."""
+        if self._run is None:
+            raise ClusterfnError("nothing of this group was sent")
+        return self._run
 
     @public_api
     def stop(self) -> None:
@@ -366,8 +377,6 @@ def state_of_group(group: JobGroup[Any, Any]) -> GroupState:
     return group._known
 
 
-def run_of_group(group: JobGroup[Any, Any]) -> GroupRun:
-    """Return what was sent of a `JobGroup`, and what runs of it; raise `ClusterfnError` if nothing was."""
-    if group._run is None:
-        raise ClusterfnError("nothing of this group was sent")
-    return group._run
+def run_of_group(group: JobGroup[Any, Any], index: int = 0) -> GroupRun:
+    """Return what was sent of an item of a `JobGroup`, and what runs of it; raise `ClusterfnError` if nothing was."""
+    return group._run_of(index)

@@ -137,6 +137,9 @@ class GroupRun(GroupOnHost):
         for number in left.given_up:
             # The group gets its error.
             loop.start(self._bury(self.elements.tasks[number], conclusion.STOPPED))
+        for number in left.moved:
+            # How many were asked for first counts.
+            loop.start(self._withdraw_some(self.elements.tasks[number], 1))
         if left.is_stopped and not left.given_up:
             self.queue.cancel()
             self.conclude(conclusion.STOPPED)
@@ -247,6 +250,11 @@ class GroupRun(GroupOnHost):
 
     async def _start_others(self, left: int, pause_s: float) -> None:
         """Start elements for the items that are left, after a pause for room; send a bridge that is damaged again."""
+        there = await remote_state.list_elements(self.host.connection, self.folder)
+        if unknown := [number for number in there if number not in self.elements.tasks]:
+            # Another process has added them, and they may have what is left.
+            self.elements.read(unknown)
+            return
         count = max(1, min(self.spec.elements, math.ceil(left / self.spec.chunk)))
         when = f" in {pause_s:g} s, because the disk of {self.group.host} was full" if pause_s else ""
         console.tell(f"{left} of {self.spec.count} items have no process left: starting {count} more elements{when}")
@@ -324,6 +332,27 @@ class GroupRun(GroupOnHost):
         if not self.queue.stop_sending():
             self.queue.await_submissions()
             self._await_failed(conclusion.WITHDRAWN_ITEM)
+
+    def give_up(self, most: int) -> int:
+        """Have so many items at most that no element has end as withdrawn, for another host; return how many did.
+
+        Raises:
+            ClusterfnError: The host could not do it.
+        """
+        element = self.elements.add(self.elements.next_numbers(1)[0])
+        what = f"waiting for {self.group.host} to give up what has not begun of {self.group.id[:SHORT]}"
+        return loop.result(loop.start(self._withdraw_some(element, most)), what, _TIMEOUT_S)
+
+    async def _withdraw_some(self, element: ArrayTask, most: int) -> int:
+        element.follow_now()
+        verdict = conclusion.WITHDRAWN_ITEM._replace(most=most)
+        try:
+            return await conclusion.fail_unfinished_items(
+                self.host, self.group, element.folder, self.job.bridge, verdict
+            )
+        except ClusterfnError:
+            element.over = True
+            raise
 
     def _await_failed(self, verdict: SchedulerVerdict) -> None:
         what = f"waiting for {self.group.host} to conclude what has not begun of {self.group.id[:SHORT]}"

@@ -114,6 +114,23 @@ def choose(among: HostsOfCall, name: str, given: Sequence[Any] = ()) -> CallHost
     return among.on(next(host for host in among.hosts if host.name == chosen))
 
 
+def choose_several(among: HostsOfCall, name: str, given: Sequence[Any]) -> list[tuple[CallHost, bool]]:
+    """Return all hosts that can run the items of a map, each with whether it can start some now; say in one line which.
+
+    One host alone if something that they need lies there; raise as `choose`.
+    """
+    name = among.options.name or name
+    if among.options.resume or next(_jobs_in(given), None) is not None:
+        return [(choose(among, name, given), True)]
+    said = _ask_all(among, name, every=True)
+    can = {host: answer for host, answer in said.items() if isinstance(answer, Outlook)}
+    if not can:
+        raise _none_can(among, name, said)
+    others = "; ".join(f"{host}: {_in_words(answer)}" for host, answer in said.items() if answer != NOW)
+    console.tell(f"{name} on {', '.join(can)}{f' ({others})' if others else ''}")
+    return [(among.on(host), can[host.name].wait_s == 0) for host in among.hosts if host.name in can]
+
+
 def _in_words(answer: Outlook | ClusterfnError) -> str:
     return answer.in_words if isinstance(answer, Outlook) else shortened(in_one_line(answer.message), _REASON)
 
@@ -160,17 +177,21 @@ def _jobs_in(value: Any) -> Iterator[JobArgument]:
             yield from _jobs_in(member)
 
 
-def _ask_all(among: HostsOfCall, name: str) -> Said:
-    """Ask all hosts; those that were silent a moment ago only if no other can run the call."""
+def _ask_all(among: HostsOfCall, name: str, every: bool = False) -> Said:
+    """Ask all hosts; those that were silent a moment ago only if no other can run the call.
+
+    Args:
+        every: Whether the answers of all are awaited, and not only those that may change the choice of one.
+    """
     now = time.monotonic()
     silent = [host for host in among.hosts if _silent_until.get(repr(host), 0.0) > now]
-    said = _answers_of([host for host in among.hosts if host not in silent], among, name)
+    said = _answers_of([host for host in among.hosts if host not in silent], among, name, every)
     if silent and first_to_start(said) is None:
-        said.update(_answers_of(silent, among, name))
+        said.update(_answers_of(silent, among, name, every))
     return {host.name: said[host.name] for host in among.hosts if host.name in said}
 
 
-def _answers_of(asked: Sequence[Host], among: HostsOfCall, name: str) -> Said:
+def _answers_of(asked: Sequence[Host], among: HostsOfCall, name: str, every: bool) -> Said:
     """Return what these hosts say; what cannot change the choice is not waited for, and left out."""
     by_name = {host.name: host for host in asked}
     answers = spoken_wait.ask_at_once(list(by_name), lambda host: ask(among.on(by_name[host]), name))
@@ -180,8 +201,8 @@ def _answers_of(asked: Sequence[Host], among: HostsOfCall, name: str) -> Said:
         while True:
             said = spoken_wait.answers_so_far(answers)
             # What a host says that comes after one that can start the call at once would not change the choice.
-            enough = next((place for place, host in enumerate(answers) if said.get(host) == NOW), None)
-            late[:] = [host for host in list(answers)[:enough] if host not in said]
+            first = next((place for place, host in enumerate(answers) if said.get(host) == NOW), None)
+            late[:] = [host for host in list(answers)[: None if every else first] if host not in said]
             if not late or (time.monotonic() >= until and first_to_start(said) is not None):
                 break
             wait([answers[host] for host in late], _LOOK_S, FIRST_COMPLETED)

@@ -10,19 +10,20 @@ so far, which only the element knows.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.attributes import has_method, signature_of
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.text import counted
-from clusterfn.calls import history, job_display, leaving, sending
+from clusterfn.calls import history, job_display, leaving, sending, shared_group
 from clusterfn.calls.call import Prepared, complete, host_of, name_of
 from clusterfn.calls.demand import demand_of, job_name
 from clusterfn.calls.failed_items import OnError, check_on_error
@@ -30,7 +31,7 @@ from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_run import GroupRun
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.sent_group import limits_of
-from clusterfn.config import units
+from clusterfn.config import config_file, units
 from clusterfn.config.job_spec import Group
 from clusterfn.config.options import Options, unknown
 from clusterfn.config.spec import Resources
@@ -43,6 +44,8 @@ from clusterfn.public_api import check_calls, check_values
 from clusterfn.scheduler.base import SchedulerLimits
 
 if TYPE_CHECKING:
+    from clusterfn.config.config_file import CallHost
+    from clusterfn.config.job_spec import JobSpec
     from clusterfn.hosts.host_state import HostState
 
 R = TypeVar("R")
@@ -54,6 +57,8 @@ LOCAL_AT_ONCE = 4
 # An element of an array claims about this much work at a time.
 AIM_S = 1800.0
 _CHUNKS_EACH = 4
+# What an element has claimed stays with it, so chunks are smaller where other hosts may get what is left.
+_FINER = 4
 # A scheduler that states no limit is assumed to take this many jobs.
 _MOST_JOBS = 10_000
 # A job asks SLURM for one minute more than its work takes, so the work must leave that minute free.
@@ -88,33 +93,124 @@ def run(
     names = given_labels or labels.labels(labels.rows_to_show(function, calls))
     if not calls:
         return JobGroup(GroupState("", name, "", "", 0))
-    one, packed = _prepare(function, calls, constants, options)
-    host, limits = one.host, SchedulerLimits()
+    arguments = [] if given_labels else labels.argument_table(function, calls, constants or {})
+    asked = Asked(options, how, on_error, names, arguments)
+    chosen = _hosts_of(asked, name_of(function), [calls, constants])
+    prepared = [_prepare(function, calls, constants, call_host) for call_host, _ in chosen]
+    return _send_shares(_share_out(prepared, [starts for _, starts in chosen], asked), asked)
+
+
+class Asked(NamedTuple):
+    """What a map asks for: arguments of `run`, and what a person calls its items and sees of their arguments."""
+
+    options: Options
+    how: MapOptions
+    on_error: OnError | None
+    names: Sequence[str]
+    arguments: Sequence[Mapping[str, Any]]
+
+    def note(self, made: GroupState, job: JobSpec) -> None:
+        """Note in the state of a new group what is known of it."""
+        made.on_error, made.labels, made.arguments = self.on_error, self.names, self.arguments
+        made.on_interrupt, made.asked, made.has_value = self.options.on_interrupt, job.resources, job.has_value
+        if job.outputs:
+            made.outputs_to = Path.cwd() / f"{job.name}-{job.id[:SHORT]}"
+            console.tell(f"{job.id[:SHORT]} puts the files of item N into {made.outputs_to.name}/N")
+
+
+class Share(NamedTuple):
+    """What one host gets of a map: its items, and how many of them may run side by side."""
+
+    one: Prepared
+    packed: payload_items.Items
+    own: range
+    at_once: int
+
+
+def _hosts_of(asked: Asked, name: str, given: Sequence[Any]) -> list[tuple[CallHost, bool]]:
+    """Return the hosts of a map, each with whether it can start items now; raise as `host_choice.choose`."""
+    among = config_file.hosts_of_call(asked.options)
+    # Items that run one at a time need one place.
+    in_turns = asked.how.asks_for_turns(len(asked.names)) or min(len(asked.names), asked.how.max_parallel) == 1
+    if len(among.hosts) == 1 or in_turns:
+        return [(host_of(asked.options, name, given), True)]
+    # It is imported late, because most calls name one host.
+    from clusterfn.calls import host_choice
+
+    return host_choice.choose_several(among, name, given)
+
+
+def _share_out(
+    prepared: Sequence[tuple[Prepared, payload_items.Items]], start: Sequence[bool], asked: Asked
+) -> list[Share]:
+    """Share out the items by how many each host can run at a time.
+
+    That is one if it would wait, and a mean number if only its scheduler knows.
+    """
+    machines = {place: one for place, (one, _) in enumerate(prepared) if not one.host.scheduler.has_nodes}
+    rooms = {place: machine_capacity(one.host, one.job.resources).room() for place, one in machines.items()}
+    mean = sum(rooms.values()) / len(rooms) if rooms else 1
+    weights = [rooms.get(place, mean) if starts else 1 for place, starts in enumerate(start)]
+    at_once = shared_group.shares(asked.how.max_parallel, weights)
+    counts = shared_group.shares(len(asked.names), [most and weight for most, weight in zip(at_once, weights)])
+    ends = itertools.accumulate(counts)
+    owned = [range(end - count, end) for count, end in zip(counts, ends)]
+    return [Share(*one, own, most) for one, own, most in zip(prepared, owned, at_once) if own]
+
+
+def _send_shares(shares: Sequence[Share], asked: Asked) -> JobGroup[Any, Any]:
+    """Send each host its share; of several, each gets the arguments of all items too."""
+    jobs, count = [share.one.job for share in shares], len(asked.names)
+    first, names = jobs[0], ", ".join(job.host.name for job in jobs)
+    kind = shared_group.SharedState if len(shares) > 1 else GroupState
+    whole = kind(first.id, first.name, names, layout.job_dir(first.root, first.id), count)
+    asked.note(whole, first)
+    parts = [{"host": job.host.name, "id": job.id, "items": list(share.own)} for job, share in zip(jobs, shares)]
+    for share in shares:
+        one, limits = _as_group(share, asked, len(shares))
+        job, files = one.job, _files(share, asked)
+        part = whole
+        if isinstance(whole, shared_group.SharedState):
+            folder = layout.job_dir(job.root, job.id)
+            part = shared_group.PartState(whole, job.id, job.host.name, folder, share.own)
+            files[layout.SHARED] = json.dumps(parts).encode()
+        part.given = sending.given_paths(one.host.root, one.payload)
+        history.remember(part, one.config, job.results, job.secrets)
+        run = GroupRun(one.host, job, part, limits)
+        if isinstance(whole, shared_group.SharedState):
+            whole.add(run)
+        _send(one, files, run)
+    if not isinstance(whole, shared_group.SharedState):
+        return JobGroup(whole, run)
+    whole.tend()
+    return shared_group.SharedGroup(whole)
+
+
+def _as_group(share: Share, asked: Asked, among: int) -> tuple[Prepared, SchedulerLimits]:
+    """Return the job of a share, one among so many, and what its scheduler allows."""
+    one, count, limits = share.one, len(share.own), SchedulerLimits()
+    how = replace(asked.how, max_parallel=share.at_once)
     with job_display.nothing_runs():
-        if host.scheduler.has_nodes:
-            limits = limits_of(host, one.job.resources.gpus, one.job.host)
-            group = in_arrays(len(calls), how, one.job.resources.time_s, limits)
+        if one.host.scheduler.has_nodes:
+            limits = limits_of(one.host, one.job.resources.gpus, one.job.host)
+            group = in_arrays(count, how, one.job.resources.time_s, limits)
         else:
-            group = on_machine(len(calls), how, machine_capacity(host, one.job.resources))
-    job = one.job._replace(group=group, arguments=labels.of_all(names))
+            group = on_machine(count, how, machine_capacity(one.host, one.job.resources))
+            if among > 1 and how.chunk is None:
+                group = replace(group, chunk=math.ceil(group.chunk / _FINER))
     say_how(one, group, how)
-    made = GroupState(job.id, job.name, job.host.name, layout.job_dir(job.root, job.id), len(calls))
-    made.on_error, made.labels = on_error, names
-    made.on_interrupt, made.asked, made.has_value = options.on_interrupt, job.resources, job.has_value
-    made.given = sending.given_paths(host.root, one.payload)
-    if not given_labels:
-        made.arguments = labels.argument_table(function, calls, constants or {})
-    if job.outputs:
-        made.outputs_to = Path.cwd() / f"{job.name}-{job.id[:SHORT]}"
-        console.tell(f"{job.id[:SHORT]} puts the files of item N into {made.outputs_to.name}/N")
-    history.remember(made, one.config, job.results, job.secrets)
-    described = {layout.LABELS: names, layout.ARGUMENTS: made.arguments}
-    files = {**packed.files(), **{name: json.dumps(list(texts)).encode() for name, texts in described.items()}}
+    return one._replace(job=one.job._replace(group=group, arguments=labels.of_all(asked.names))), limits
+
+
+def _files(share: Share, asked: Asked) -> dict[str, bytes]:
+    """Return the files of the group's folder that other jobs do not have; its own items come first."""
+    packed, own = share.packed, share.own
+    order = [*own, *(index for index in range(len(asked.names)) if index not in own)]
+    described = {layout.LABELS: asked.names, layout.ARGUMENTS: asked.arguments}
+    files = {name: json.dumps(list(texts)).encode() for name, texts in described.items()}
     if packed.payload.inputs:
         files[layout.ITEM_INPUTS] = packed.described_inputs()
-    run = GroupRun(host, job, made, limits)
-    _send(one._replace(job=job), files, run)
-    return JobGroup(made, run)
+    return {**files, **payload_items.files_of(packed.data, packed.ends, order)}
 
 
 def _calls_of(iterables: Sequence[Iterable[Any]], name: str) -> list[tuple[Any, ...]]:
@@ -185,11 +281,11 @@ def _check(on_error: str | None, options: Options) -> None:
 
 
 def _prepare(
-    function: Callable[..., Any], calls: list[tuple[Any, ...]], constants: Mapping[str, Any] | None, options: Options
+    function: Callable[..., Any], calls: list[tuple[Any, ...]], constants: Mapping[str, Any] | None, chosen: CallHost
 ) -> tuple[Prepared, payload_items.Items]:
     """Prepare it as one call, with the function and all items as its payload."""
     with job_display.nothing_runs():
-        demand = demand_of(host_of(options, name_of(function), [calls, constants]), name_of(function))
+        demand = demand_of(chosen, name_of(function))
         python = demand.expected_python()
         with job_display.preparing(demand.job.name):
             items = payload_items.pack(function, calls, python, constants, demand.place)

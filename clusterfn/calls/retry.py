@@ -28,25 +28,34 @@ from clusterfn.display import console
 from clusterfn.errors import PayloadError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.connection import TreeFile
+from clusterfn.packing import payload_items
 
 _MANY = 500
 
 
-def retry_items(old: GroupRun, failed: Sequence[int]) -> GroupRun:
-    """Send these items of a group that has ended again, with the bytes that are still on the host.
+def retry_items(old: GroupRun, failed: Sequence[int], job_id: str = "", why: str = "again") -> GroupRun:
+    """Send these items of a group again, with the bytes that are still on the host.
+
+    Args:
+        job_id: The id that they get; a new one by default.
+        why: Why they are sent, in a word.
 
     Returns:
         The retry; in the state of its group only these items are unfinished.
     """
     group = old.group
-    names = (layout.SPEC, layout.SCRIPT, layout.PAYLOAD, layout.ITEMS, layout.ITEMS_INDEX)
+    names = (layout.SPEC, layout.SCRIPT, layout.PAYLOAD, layout.ITEMS, layout.ITEMS_INDEX, layout.SHARED)
     paths = [posixpath.join(old.folder, name) for name in names]
-    spec, script, payload, data, index = remote_files.read_each(old.host.connection, paths)
+    spec, script, payload, data, index, shared = remote_files.read_each(old.host.connection, paths)
     if spec is None or script is None or payload is None or data is None or index is None:
         raise PayloadError("the items are no longer on the host", host=group.host, job=group.id, hint="call map again")
-    job = old.job._replace(id=secrets.token_hex(8), group=_share_again(old.spec, len(failed)))
+    job = old.job._replace(id=job_id or secrets.token_hex(8), group=_share_again(old.spec, len(failed)))
     with reading(group.host, SPEC_OF_JOB):
         fields, ends = read_spec(spec.replace(group.id.encode(), job.id.encode())), list(map(int, json.loads(index)))
+    own = old.item_results.on_host
+    # A part of a map on several hosts has the bytes of the other items after those of its own.
+    order = [*own, *(index for index in range(len(group)) if index not in own)]
+    number = {index: place for place, index in enumerate(order)}
     files = {
         layout.SPEC: json.dumps({**fields, "group": asdict(cast(Group, job.group))}).encode(),
         layout.SCRIPT: script.replace(group.id.encode(), job.id.encode()),
@@ -54,8 +63,10 @@ def retry_items(old: GroupRun, failed: Sequence[int]) -> GroupRun:
         layout.LABELS: json.dumps([group.label(index) for index in failed]).encode(),
         layout.ARGUMENTS: json.dumps([group.arguments[index] for index in failed if group.arguments]).encode(),
         layout.RETRIED: json.dumps({"of": group.id, "items": list(failed)}).encode(),
-        **_select(data, ends, [old.item_results.on_host[index] for index in failed]),
+        **payload_items.files_of(data, ends, [number[index] for index in failed]),
     }
+    if shared is not None:
+        files[layout.SHARED] = shared
     # The host has deleted the secrets of the first try, so this process sends its own.
     if fields["secrets"]:
         left = _names_of_secrets(old, fields["secrets"])
@@ -66,8 +77,8 @@ def retry_items(old: GroupRun, failed: Sequence[int]) -> GroupRun:
         files[layout.NOTIFY] = json.dumps(dict(notify)).encode()
     retry = group.with_items_again(failed, job.id, layout.job_dir(job.root, job.id))
     history.remember(retry, config_file.load().path, job.results, fields["secrets"])
-    shared = cast(Group, job.group).in_words
-    console.tell(f"{job.id[:SHORT]} {job.name} on {group.host} (again, of {group.id[:SHORT]}): {shared}")
+    how = cast(Group, job.group).in_words
+    console.tell(f"{job.id[:SHORT]} {job.name} on {group.host} ({why}, of {group.id[:SHORT]}): {how}")
     run = GroupRun(old.host, job, retry, old.limits, old)
     sent = [TreeFile(name, data, 0o700 if name == layout.SCRIPT else 0o600) for name, data in files.items()]
     folder = sending.send_folder(run.queue, retry, sent, sending.Uploads([], {}))
@@ -101,12 +112,3 @@ def _share_again(group: Group, count: int) -> Group:
     elements = min(group.elements, -(-count // chunk))
     at_once = min(group.at_once, elements)
     return replace(group, count=count, chunk=chunk, elements=elements, at_once=at_once, per_element=None)
-
-
-def _select(data: bytes, ends: Sequence[int], indices: Sequence[int]) -> dict[str, bytes]:
-    parts = [data[ends[index - 1] if index else 0 : ends[index]] for index in indices]
-    total, new = 0, []
-    for part in parts:
-        total += len(part)
-        new.append(total)
-    return {layout.ITEMS: b"".join(parts), layout.ITEMS_INDEX: json.dumps(new).encode()}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
+import operator
 import posixpath
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import SHORT
@@ -13,13 +16,16 @@ from clusterfn.calls import remote_state
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_run import GroupRun
 from clusterfn.calls.group_state import GroupState
+from clusterfn.calls.shared_group import PartState, SharedGroup, SharedState
+from clusterfn.config import config_file
 from clusterfn.config.host_text import reading
-from clusterfn.config.job_spec import SPEC_OF_JOB, Group, JobSpec, read_spec
+from clusterfn.config.job_spec import SPEC_OF_JOB, Group, JobSpec, is_id, read_spec
 from clusterfn.config.spec import Host, ResultPolicy
 from clusterfn.display import console
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.connection import Reply
+from clusterfn.hosts.host_state import open_host
 from clusterfn.scheduler import scheduler_for
 from clusterfn.scheduler.base import SchedulerLimits
 
@@ -49,35 +55,60 @@ def _output(reply: Reply[Any]) -> str:
 
 def attach(host: HostState, spec: Mapping[str, Any], results: ResultPolicy) -> JobGroup[Any, Any]:
     """Attach to the group that was sent with this spec.json; `results` is what is accepted of its values."""
-    run = _attached(host, spec, results)
+    about = _about(host, spec["id"])
+    if about.shared is not None:
+        return _attach_shared(host, spec, about.shared, results)
+    run = _attached(host, spec, about, results)
     return JobGroup(run.group, run)
 
 
-def _attached(host: HostState, spec: Mapping[str, Any], results: ResultPolicy) -> GroupRun:
+class _About(NamedTuple):
+    """What the folder of a group says of its items; the last two are the contents of files."""
+
+    labels: list[str]
+    arguments: list[dict[str, Any]]
+    retried: bytes | None
+    shared: bytes | None
+
+
+def _about(host: HostState, job_id: str) -> _About:
+    names = (layout.LABELS, layout.ARGUMENTS, layout.RETRIED, layout.SHARED)
+    paths = [posixpath.join(layout.job_dir(host.root, job_id), name) for name in names]
+    labels, arguments, retried, shared = remote_files.read_each(host.connection, paths)
+    with reading(host.settings.name, f"the items of {job_id[:SHORT]}"):
+        shown = list(map(dict, json.loads(arguments or b"[]")))
+        return _About(list(map(str, json.loads(labels or b"[]"))), shown, retried, shared)
+
+
+def _attached(host: HostState, spec: Mapping[str, Any], about: _About, results: ResultPolicy) -> GroupRun:
     with reading(host.settings.name, SPEC_OF_JOB):
         job = JobSpec.from_json(spec, host.settings, host.connection.facts.python)._replace(results=results)
-    count = cast(Group, job.group).count
     folder = layout.job_dir(job.root, job.id)
-    paths = [posixpath.join(folder, name) for name in (layout.LABELS, layout.ARGUMENTS, layout.RETRIED)]
-    label_data, arguments, of = remote_files.read_each(host.connection, paths)
     with reading(host.settings.name, f"the items of {job.id[:SHORT]}"):
-        earlier = dict(json.loads(of)) if of else {"of": "", "items": []}
+        earlier = dict(json.loads(about.retried or b'{"of": "", "items": []}'))
         tried, retried = str(earlier["of"]), list(map(int, earlier["items"]))
-        labels = list(map(str, json.loads(label_data))) if label_data else []
-        shown = [dict(names) for names in json.loads(arguments)] if arguments else []
     before = _tried_before(host, job, tried) if tried else None
     if before is not None:
         group = before.group.with_items_again(retried, job.id, folder)
     else:
-        group = GroupState(job.id, job.name, host.settings.name, folder, count)
-        group.labels, group.arguments = labels, shown
+        group = GroupState(job.id, job.name, host.settings.name, folder, cast(Group, job.group).count)
+        group.labels, group.arguments = about.labels, about.arguments
     group.sent_here, group.asked, group.has_value = False, job.resources, job.has_value
-    limits = limits_of(host, 0, job.host) if host.scheduler.has_nodes else SchedulerLimits()
-    run = GroupRun(host, job, group, limits, before)
-    left = remote_state.read_group_state(host.connection, run.folder)
-    run.attach(left)
-    remote_state.wait_until_caught_up(lambda: run.is_caught_up(left))
+    run = GroupRun(host, job, group, _limits(host, job), before)
+    _follow([run])
     return run
+
+
+def _limits(host: HostState, job: JobSpec) -> SchedulerLimits:
+    return limits_of(host, 0, job.host) if host.scheduler.has_nodes else SchedulerLimits()
+
+
+def _follow(runs: Sequence[GroupRun]) -> None:
+    """Follow what other processes have sent; what it is doing now is known when this returns."""
+    for run in runs:
+        left = remote_state.read_group_state(run.host.connection, run.folder)
+        run.attach(left)
+        remote_state.wait_until_caught_up(functools.partial(run.is_caught_up, left))
 
 
 def _tried_before(host: HostState, job: JobSpec, of: str) -> GroupRun | None:
@@ -88,4 +119,63 @@ def _tried_before(host: HostState, job: JobSpec, of: str) -> GroupRun | None:
         return None
     with reading(host.settings.name, SPEC_OF_JOB):
         before = read_spec(spec)
-    return _attached(host, before, job.results)
+    return _attached(host, before, _about(host, of), job.results)
+
+
+def _attach_shared(
+    host: HostState, spec: Mapping[str, Any], shared: bytes, results: ResultPolicy
+) -> JobGroup[Any, Any]:
+    """Attach to a group that several hosts share, by what one of them has of it."""
+    with reading(host.settings.name, layout.SHARED):
+        parts = [(str(part["host"]), str(part["id"]), list(map(int, part["items"]))) for part in json.loads(shared)]
+        hosts, ids, owned = zip(*parts)
+        count = sum(map(len, owned))
+        if sorted(itertools.chain(*owned)) != list(range(count)) or not all(map(is_id, ids)):
+            raise ValueError("its parts")
+    about = _about(host, dict(zip(hosts, ids)).get(host.settings.name, ids[0]))
+    whole = SharedState(ids[0], spec["name"], ", ".join(hosts), layout.job_dir(host.root, ids[0]), count)
+    whole.labels, whole.arguments = about.labels, about.arguments
+    whole.sent_here, whole.has_value = False, bool(spec.get("has_value", True))
+    runs, known, seen = [], config_file.load(), set[str]()
+    for host_name, job_id, own in parts:
+        part = PartState(whole, job_id, host_name, "", own)
+        try:
+            there = host if host_name == host.settings.name else open_host(known.resolve(host_name)[0])
+            runs.append(_part(there, part, None, results))
+        except ClusterfnError as error:
+            whole.lose(own, error)
+    _follow([*runs, *_later_parts(whole, seen, results)])
+    whole.find_moves = lambda: _follow(_later_parts(whole, seen, results))
+    whole.tend()
+    return SharedGroup(whole)
+
+
+def _part(host: HostState, part: PartState, earlier: GroupRun | None, results: ResultPolicy) -> GroupRun:
+    """Return a part of a group that several hosts share, which is not followed yet."""
+    part.folder = layout.job_dir(host.root, part.id)
+    (spec,) = remote_files.read_each(host.connection, [posixpath.join(part.folder, layout.SPEC)])
+    with reading(host.settings.name, SPEC_OF_JOB):
+        job = JobSpec.from_json(read_spec(spec or b""), host.settings, host.connection.facts.python)
+    part.whole.asked = part.asked = job.resources
+    run = GroupRun(host, job._replace(results=results), part, _limits(host, job), earlier)
+    part.whole.add(run)
+    return run
+
+
+def _later_parts(whole: SharedState, seen: set[str], results: ResultPolicy) -> list[GroupRun]:
+    """Return the parts that hosts have got since the beginning, in that order, but for those that were seen before."""
+    found = []
+    for first in whole.first.values():
+        listed = first.host.connection.run(["ls", "-1", posixpath.join(first.folder, layout.MORE)]).result(_TIMEOUT_S)
+        found += [(name, first) for name in listed.out.decode("utf-8", "replace").split() if name not in seen]
+    runs = []
+    for name, first in sorted(found, key=operator.itemgetter(0)):
+        job_id = name.partition("-")[2]
+        retried = _about(first.host, job_id).retried if is_id(job_id) else None
+        # It may be on its way.
+        if retried is not None:
+            seen.add(name)
+            with reading(first.host.settings.name, layout.RETRIED):
+                own = sorted(map(whole.at, json.loads(retried)["items"]))
+            runs.append(_part(first.host, PartState(whole, job_id, first.group.host, "", own), first, results))
+    return runs

@@ -110,7 +110,7 @@ def _items(group: JobGroup[Any, Any], streams: Sequence[str]) -> Iterator[tuple[
         if state == PENDING:
             yield index, state, []
         elif streams == STREAMS:
-            yield index, state, run_of_group(group).results_of(index).read_output(index)
+            yield index, state, run_of_group(group, index).results_of(index).read_output(index)
         else:
             yield index, state, [(stream, group.logs(index, stream).encode()) for stream in streams]
 

@@ -263,13 +263,18 @@ def read_spec(data: bytes) -> dict[str, Any]:
         # A host writes this file, and may not be trusted. Compare types exactly, because True also is an int.
         if type(spec[name]) is not expected:
             raise ValueError(f"its {name!r} is of the type {type(spec[name]).__name__}")
-    if not _ID.fullmatch(spec["id"]) or type(spec.get("group") or {}) is not dict:
+    if not is_id(spec["id"]) or type(spec.get("group") or {}) is not dict:
         raise ValueError("its id, or its group")
     if (spec.get("group") or {"count": 0})["count"] > _MOST_ITEMS:
         raise ValueError("its number of items")
     if not all(type(text) is str for text in [*spec["secrets"], *spec["outputs"]]):
         raise ValueError("its secrets, or its outputs")
     return dict(spec)
+
+
+def is_id(text: str) -> bool:
+    """Whether it is the id of a job, of which no part can mean a place elsewhere."""
+    return _ID.fullmatch(text) is not None
 
 
 def known_fields(kind: type[Any], spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,13 +36,18 @@ class Items:
     inputs: Sequence[Sequence[tuple[str, int | None]]] = ()
     inputs_of_all: Sequence[tuple[str, int | None]] = ()
 
-    def files(self) -> dict[str, bytes]:
-        """Return the files of the group's folder that other jobs do not have."""
-        return {layout.ITEMS: self.data, layout.ITEMS_INDEX: json.dumps(list(self.ends)).encode()}
-
     def described_inputs(self) -> bytes:
         """Return the file by which the host knows which item fails with which job."""
         return json.dumps({"all": self.inputs_of_all, "items": self.inputs}).encode()
+
+
+def files_of(data: bytes, ends: Sequence[int], indices: Iterable[int]) -> dict[str, bytes]:
+    """Return the files of a group's folder that have these items, in this order."""
+    parts = [data[ends[index - 1] if index else 0 : ends[index]] for index in indices]
+    return {
+        layout.ITEMS: b"".join(parts),
+        layout.ITEMS_INDEX: json.dumps([*itertools.accumulate(map(len, parts))]).encode(),
+    }
 
 
 def pack(

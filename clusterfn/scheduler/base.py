@@ -173,6 +173,7 @@ class SchedulerVerdict(NamedTuple):
         kind: One of `layout.KINDS`.
         stage: One of `layout.STAGES`.
         withdraw: Only if no supervisor has claimed the job; it then never will.
+        most: Only for so many items that no element has; None for all.
     """
 
     kind: str
@@ -181,6 +182,7 @@ class SchedulerVerdict(NamedTuple):
     hint: str = ""
     stage: str = "scheduler"
     withdraw: bool = False
+    most: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return {**self._asdict(), "evidence": list(self.evidence)}

@@ -190,6 +190,25 @@ def test_what_is_left_is_buried_and_who_comes_late_finds_nothing(bench, kind):
     assert group.outcome()["message"] == f"6 of 6 ended: 2 returned, 4 {kind}"
 
 
+def test_some_items_are_given_up_for_another_host_and_the_elements_go_on_with_the_rest(bench):
+    group = Group(bench, 9, 2, waiting=(0,))
+    alive = group.start(1)
+    until(lambda: group.began(0))
+    moved = json.dumps({"kind": "cancelled", "message": "withdrawn", "stage": "queue", "most": 3})
+
+    assert [group.call("bury", 5, stdin=moved) for _ in range(2)] == [0, 0]
+
+    assert group.ends() == {x: ["cancelled"] for x in (2, 3, 4)}
+    group.go()
+    assert alive.wait(150) == 0
+    assert [len(group.began(x)) for x in range(9)] == [1, 1, 0, 0, 0, 1, 1, 1, 1]
+    assert group.call("bury", 6, stdin=moved) == 0 and len(group.ends()) == 9
+    assert (group.outcome()["kind"], group.outcome()["message"]) == (
+        "returned",
+        "9 of 9 ended: 6 returned, 3 cancelled",
+    )
+
+
 def test_items_of_a_cancelled_group_are_cancelled_whatever_its_scheduler_says(bench):
     group = Group(bench, 3, 1)
     (group.folder / "cancel").touch()

@@ -112,10 +112,10 @@ def test_a_session_stays_on_one_host_and_so_does_what_takes_a_value_there(box, h
         assert [job.result() for job in taken] == [4, 2]
 
 
-def test_a_map_runs_as_a_whole_on_the_host_that_was_chosen(box, holder):
+def test_items_of_a_map_that_wait_on_one_host_move_to_the_other(box, holder):
     group = cluster(host="lab", gpus=2)(negative).map([1, 2, 3])
 
-    assert group.host == "slurm" and group.results() == [-1, -2, -3]
+    assert group.results(150) == [-1, -2, -3] and set(group.hosts) == {"slurm"}
 
 
 def test_run_takes_a_list_as_it_takes_a_host(box, holder, capsys):

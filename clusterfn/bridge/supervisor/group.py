@@ -1,11 +1,13 @@
 """A group as a whole: how its items ended, what they use, its one outcome, and items that will not run any more."""
 
 import glob
+import itertools
 import json
 import os
 import sys
 import time
 
+from .. import layout
 from ..layout import ATTEMPTS, CANCELLED, COMMAND, ELEMENTS, GONE, LOST, RAISED, RESULT, RETURNED, VERDICT, item_usage
 from . import publish, retries
 from .attempt import SETTLE_S, Attempt, make_folder, read_live_usage
@@ -50,7 +52,10 @@ def conclude_if_complete(job: JobFolder) -> None:
     group = JobFolder(job.home)
     # The group ends like its worst item, as in `JobGroup.state`.
     ranks = [CANCELLED, None, RAISED, COMMAND, RESULT, RETURNED]
-    worst = min(ended.values(), key=lambda kind: ranks.index(kind if kind in ranks else None), default=RETURNED)
+    # What another host runs says nothing of this one.
+    moved = glob.glob(os.path.join(glob.escape(job.home), ELEMENTS, "*", layout.MOVED))
+    own = [kind for kind in ended.values() if kind != CANCELLED or not moved or job.cancelled()]
+    worst = min(own, key=lambda kind: ranks.index(kind if kind in ranks else None), default=RETURNED)
     usage = usage_of_ended_items(job.home)
     Attempt(group, 1).publish(Verdict(worst, in_words(ended, spec["count"]), by="supervisor", usage=usage))
     job.scheduler.cancel_waiting_elements()
@@ -162,19 +167,24 @@ def fail_unfinished_items(folder: str) -> int:
     Args:
         folder: That of an element which does only this; its journal takes the lines. The verdict is what was on stdin
             when it was first asked for. Elements that begin later find nothing that is left.
+            With `most` it is for so many of the items that no element has: another host runs these.
     """
     for path in (os.path.dirname(folder), folder):
         make_folder(path)
-    publish.publish(folder, VERDICT, sys.stdin.read().encode())
+    said = sys.stdin.read()
+    name = layout.MOVED if json.loads(said).get("most") else VERDICT
+    publish.publish(folder, name, said.encode())
     job = JobFolder(folder)
     if Chunks(job.home, job.spec["group"]).end_of(job.element or 0) is None:
-        asked = as_known(job, requested(native(json.loads((publish.read(folder, VERDICT) or b"").decode()))))
+        known = native(json.loads((publish.read(folder, name) or b"").decode()))
         attempt = Attempt.new(job)
         by = attempt.fence()
         if by is None:
             attempt.prepare()
-            failed = _fail_items(ItemRecorder(job, attempt, sync=False), asked)
+            verdict = as_known(job, requested(known))
+            failed = _fail_items(ItemRecorder(job, attempt, sync=False), verdict, known.get("most"))
             attempt.publish(Verdict(RETURNED, "%d items were given up" % failed, by="conclude"))
+            sys.stdout.write(str(failed))
         else:
             attempt.supersede(by)
     conclude_if_complete(job)
@@ -185,12 +195,14 @@ def fail_unfinished_items(folder: str) -> int:
     return 0
 
 
-def _fail_items(recorder: ItemRecorder, verdict: Verdict) -> int:
-    for chunk in recorder.chunks.take_all(recorder.job.element or 0):
-        for index in recorder.chunks.items(chunk):
-            recorder.tell(index, verdict)
-        recorder.finish(chunk)
-    for chunk in recorder.pulled():
+def _fail_items(recorder: ItemRecorder, verdict: Verdict, most: "Optional[int]") -> int:
+    number, chunks = recorder.job.element or 0, recorder.chunks
+    if most is None:
+        given_up = itertools.chain(chunks.take_all(number), recorder.pulled())  # type: Iterable[int]
+    else:
+        first = itertools.islice(iter(lambda: chunks.take(number, most or 0), None), 1)
+        given_up = chunks.held_by(number) if recorder.attempt.number > 1 else first
+    for chunk in given_up:
         for index in recorder.left(chunk):
             recorder.tell(index, verdict)
         recorder.finish(chunk)

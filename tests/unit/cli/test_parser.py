@@ -74,7 +74,7 @@ def group(monkeypatch) -> None:
         read_output=lambda index: [(name, text.encode()) for name, text in printed[index].items()]
     )
     run = SimpleNamespace(results_of=lambda _: results)
-    monkeypatch.setattr(output, "run_of_group", lambda _: run)
+    monkeypatch.setattr(output, "run_of_group", lambda *_: run)
     monkeypatch.setattr(output, "find", lambda *_, live: found)
 
 

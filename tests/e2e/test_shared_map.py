@@ -1,0 +1,173 @@
+"""A map over a list of hosts: all share its items, and what has not begun moves to one that has nothing left."""
+
+from __future__ import annotations
+
+import collections
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import clusterfn
+from clusterfn import HostError, cluster
+from clusterfn.calls import shared_group
+from tests.waiting import until
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has the queue")
+HOSTS = """hosts:
+  quick: {{scheduler: local, root: {0}/quick, limits: {{cores: 64}}, env: {{TAKES: "0.1"}}}}
+  slow: {{scheduler: local, root: {0}/slow, limits: {{cores: 64}}, env: {{TAKES: "0.8"}}}}
+  lab: {{any: [quick, slow]}}
+"""
+
+
+def slept(x, folder):
+    """Say on which host each item runs, in a file that only one run of it can make."""
+
+    with Path(folder, str(x)).open("x") as file:
+        file.write(os.environ["TAKES"])
+    time.sleep(float(os.environ["TAKES"]))
+    if Path(folder, f"fail-{x}").exists():
+        raise ValueError(x)
+    return -x
+
+
+def score(x):
+
+    time.sleep(float(os.environ["TAKES"]))
+    return {"loss": x, "host": os.environ["TAKES"]}
+
+
+for function in (slept, score):
+    function.__module__ = "__main__"
+
+
+@pytest.fixture
+def ran(tmp_path, monkeypatch):
+    """The folder in which each item that ran has its file. Two hosts, `lab`, are this machine twice."""
+    (tmp_path / "clusterfn.yml").write_text(HOSTS.format(tmp_path))
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
+    (tmp_path / "ran").mkdir()
+    return tmp_path / "ran"
+
+
+def test_both_hosts_share_the_items_and_the_quick_one_gets_some_of_the_others(ran, capsys):
+    group = cluster(host="lab")(slept).map(range(60), folder=str(ran))
+    before = collections.Counter(group.hosts)
+
+    assert group.results(150) == [-x for x in range(60)]
+
+    assert before == {"quick": 30, "slow": 30} and group.host == "quick, slow"
+    after = collections.Counter(group.hosts)
+    assert after["quick"] > 35 and after["slow"] >= 4
+    assert [("quick", "slow")[(ran / str(x)).read_text() == "0.8"] for x in range(60)] == group.hosts
+    told = capsys.readouterr().err
+    assert "clusterfn: slept on quick, slow" in told and "(from slow, of " in told
+    assert told.count("completed in") == 1
+
+
+def test_another_process_finds_all_of_it_by_one_id_and_follows_what_moves(ran):
+    group = cluster(host="lab")(slept).map(range(40), folder=str(ran))
+    until(lambda: "RETURNED" in group.states)
+    program = f"import clusterfn; g = clusterfn.attach({group.id!r}); print(g.results(), len(set(g.hosts)), g.label(3))"
+    other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=150)
+
+    values = group.results(150)
+
+    assert other.stdout.strip() == f"{values} 2 3" and values == [-x for x in range(40)]
+    again = clusterfn.attach(group.id)
+    assert again.hosts == group.hosts and again.state == "RETURNED" and again.logs(39) == ""
+    listed = {job.id for job in clusterfn.jobs("lab")}
+    assert len(listed) >= 3 and all(clusterfn.attach(part).id == group.id for part in listed)
+
+
+def test_what_a_program_leaves_runs_on_where_it_is(ran):
+    program = f"""
+from clusterfn import cluster
+from tests.e2e.test_shared_map import slept
+slept.__module__ = "__main__"
+print(cluster(host="lab")(slept).map(range(16), folder={str(ran)!r}).id)
+"""
+    left = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=150, check=True)
+
+    group = clusterfn.attach(left.stdout.strip())
+
+    assert group.results(150) == [-x for x in range(16)] and "Cancelled" not in str(group.failed)
+    assert collections.Counter(group.hosts) == {"quick": 8, "slow": 8}
+
+
+def test_failed_items_run_again_and_stop_and_withdraw_are_for_all_hosts(ran):
+    for x in (1, 17):
+        (ran / f"fail-{x}").touch()
+    group = cluster(host="lab")(slept).map(range(20), folder=str(ran))
+    group.results(150)
+    assert sorted(group.failed) == [1, 17]
+    for x in (1, 17):
+        (ran / f"fail-{x}").unlink()
+        (ran / f"{x}").unlink()
+
+    assert group.retry_failed().results(150) == [-x for x in range(20)] and group.state == "RETURNED"
+    assert clusterfn.attach(group.id).results(150) == [-x for x in range(20)]
+
+    for end in ("cancel", "withdraw"):
+        folder = ran / end
+        folder.mkdir()
+        group = cluster(host="lab")(slept).map(range(200), folder=str(folder))
+        until(
+            lambda: {"quick", "slow"} == {group.hosts[x] for x, state in enumerate(group.states) if state == "RUNNING"}
+        )
+        getattr(group, end)()
+        assert group.wait(100) and group.state == "CANCELLED"
+        assert len(list(folder.iterdir())) < 150
+
+
+def test_a_sweep_uses_all_of_them(ran):
+    found = clusterfn.sweep(cluster(host="lab")(score), {"x": list(range(12))}, score="loss")
+
+    assert {trial.value["host"] for trial in found} == {"0.1", "0.8"} and found.best.config["x"] == 11
+
+
+@pytest.fixture
+def cable(lab, hosts, tmp_path, monkeypatch):
+    """A GPU server behind a cable; `lab` is it and this machine."""
+    with lab.own_gpubox() as box:
+        path = hosts.describe(lab, tmp_path / "clusterfn.yml", hosts.python, names=(box.alias("cfbash"),))
+        here = f"  quick: {{scheduler: local, root: {tmp_path}/quick, env: {{TAKES: '0.1'}}}}\n"
+        both = f"  lab: {{any: [quick, {box.alias('cfbash')}]}}\n"
+        path.write_text(path.read_text() + here + both)
+        monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
+        monkeypatch.setattr(shared_group, "GONE_S", 3.0)
+        yield box.cable, box.alias("cfbash")
+        box.cable.up()
+
+
+def held(x, gate):
+    """Wait on the server until the file is there; elsewhere return at once."""
+
+    while "TAKES" not in os.environ and not os.path.exists(gate):
+        time.sleep(0.05)
+    return -x
+
+
+held.__module__ = "__main__"
+
+
+@pytest.mark.lab
+def test_items_on_a_host_that_is_gone_fail_with_its_name_and_run_again_on_the_other(cable, gate):
+    cable, name = cable
+    group = cluster(host="lab")(held).map(range(60), gate=str(gate / "go"))
+    until(lambda: any(host == name and state == "RUNNING" for host, state in zip(group.hosts, group.states)))
+    cable.down()
+    cable.cut()
+
+    values = group.results(150)
+
+    failed = group.failed
+    assert failed and all(isinstance(error, HostError) and error.host == name for error in failed.values())
+    assert "has been gone" in str(next(iter(failed.values())))
+    assert [value for x, value in enumerate(values) if x not in failed] == [-x for x in range(60) if x not in failed]
+    assert group.retry_failed().results(150) == [-x for x in range(60)]
+    assert {group.hosts[x] for x in failed} == {"quick"}

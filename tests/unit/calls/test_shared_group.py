@@ -1,0 +1,98 @@
+"""A map on several hosts without a host: who gets which items, and what the whole says of what its parts report."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from clusterfn.calls.conclusion import WITHDRAWN_ITEM
+from clusterfn.calls.group_state import ItemOutcome
+from clusterfn.calls.shared_group import Load, PartState, SharedState, next_move, shares
+from clusterfn.errors import Cancelled, HostError
+
+GIVEN_UP = ItemOutcome("CANCELLED", None, Cancelled(WITHDRAWN_ITEM.message))
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_shares_are_all_of_the_items_and_near_the_weights(seed):
+    chance = random.Random(seed)
+    count, weights = chance.randrange(1, 500), [chance.choice([0, 1, 4, 8, 64]) for _ in range(4)] + [1]
+
+    found = shares(count, weights)
+
+    assert sum(found) == count
+    assert all(abs(own - count * weight / sum(weights)) <= 1 for own, weight in zip(found, weights))
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_items_go_from_the_host_that_would_take_longest_to_one_that_has_nothing_left(seed):
+    chance = random.Random(seed)
+    loads = {}
+    for name in "abcd":
+        left = chance.choice([0, 0, 1, 7, 90])
+        loads[name] = Load(
+            left, chance.randint(0, left), chance.choice([0.0, 1.0, 5.0]), *chance.choices([True, False], k=2)
+        )
+
+    move = next_move(loads)
+
+    takers = [name for name, load in loads.items() if load.takes and not load.left]
+    givers = {name: load for name, load in loads.items() if load.gives and load.waiting}
+    assert (move is None) == (not takers or not givers)
+    if move is not None:
+        giver, taker, count = move
+        assert taker in takers and 2 * count - givers[giver].waiting in (0, 1)
+        takes_s = {name: load.left / (load.per_s or 1e-9) for name, load in givers.items()}
+        assert takes_s[giver] == max(takes_s.values())
+
+
+@pytest.fixture
+def parts() -> tuple[PartState, PartState]:
+    """Those of a map of four items, two on each host."""
+    whole = SharedState("1" * 16, "train", "a, b", "/root/jobs/1", 4)
+    return PartState(whole, "1" * 16, "a", "", [0, 1]), PartState(whole, "2" * 16, "b", "", [2, 3])
+
+
+def test_an_item_that_a_host_gave_up_ends_where_it_runs_next_and_nowhere_else(parts):
+    a, b = parts
+    whole = a.whole
+    a.begin_item(0)
+    a.end_item(0, ItemOutcome("RETURNED", 10))
+    a.end_item(1, ItemOutcome("RETURNED", 11))
+    b.end_item(2, ItemOutcome("RETURNED", 12))
+    b.end_item(3, GIVEN_UP)
+
+    assert b.done() and whole.ended(3) is None and not whole.done()
+    moved = a.with_items_again([3], "3" * 16, "")
+    b.end_item(3, ItemOutcome("RETURNED", "twice"))
+    moved.begin_item(3)
+    assert whole.states[3] == "RUNNING" and whole.owner[3] is moved
+    moved.end_item(3, ItemOutcome("RETURNED", 13))
+
+    assert [whole.end_of(index, 0).value for index in range(4)] == [10, 11, 12, 13]
+    assert whole.state == "RETURNED" and moved.done()
+
+
+def test_what_was_given_up_is_cancelled_once_nothing_is_moved_any_more(parts):
+    a, b = parts
+    b.end_item(3, GIVEN_UP)
+    b.whole.close(lambda run: None)
+    b.end_item(2, GIVEN_UP)
+
+    assert b.whole.states == ["PENDING", "PENDING", "CANCELLED", "CANCELLED"]
+
+
+def test_a_host_that_is_gone_ends_what_it_had_and_what_runs_elsewhere_goes_on(parts):
+    a, b = parts
+    a.end_item(0, ItemOutcome("RETURNED", 10))
+    moved = b.with_items_again([1], "3" * 16, "")
+
+    a.fail(HostError("a has been gone"))
+    b.end_item(2, ItemOutcome("RETURNED", 12))
+    b.end_item(3, ItemOutcome("DIED", None, HostError("b could not go on")))
+
+    assert list(a.whole.failed) == [3] and a.whole.states[1] == "PENDING"
+    moved.fail(HostError("b has been gone"))
+    assert list(a.whole.failed) == [1, 3] and a.whole.done()
+    assert a.whole.ended(1).error.message == "b has been gone"
