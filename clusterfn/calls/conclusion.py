@@ -109,15 +109,7 @@ async def find_loss(host_state: HostState, folder: str, scheduler_name: str) -> 
 async def explain_unstarted(
     host: HostState, folder: str, scheduler_ids: Sequence[str], doubt: SubmitError | None
 ) -> SchedulerVerdict | None:
-    """Find out from the scheduler why elements that have not begun never will.
-
-    Args:
-        scheduler_ids: Those of all submissions that are known. Without any, no look has found one.
-        doubt: What the scheduler said at a submission that may have succeeded all the same.
-
-    Returns:
-        None while the scheduler says that one of them may live, or does not answer, or one may wait in a program.
-    """
+    """Ask why elements of these known submissions never will begin; None without an answer, or while one still may."""
     scheduler = host.scheduler
     verdict: SchedulerVerdict | None = _FORGOTTEN
     if doubt:
@@ -168,9 +160,7 @@ async def end_if_stuck(
 ) -> None:
     """Have the host end a job or group, some seconds after it was asked to stop, if its own processes have not done so.
 
-    Args:
-        on_left: Takes the names of processes that cannot be ended.
-        look: Awaited once a scheduler was asked to kill it: nothing of it may be left that could say how it ended.
+    `on_left` gets which processes cannot be ended.
     """
     kill = place.host.scheduler.cancel_command(place.scheduler_name, kill=True)
     await asyncio.sleep(_KILLED_AFTER_S if kill else _ENDS_ITSELF_S)
@@ -188,6 +178,7 @@ async def end_if_stuck(
             return
         left = [] if kill else [getattr(error, "message", str(error))]
     if kill:
+        # Nothing of it may be left that could say how it ended.
         await look()
     if left:
         on_left(f"could not be ended: {', '.join(left)}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import functools
 import posixpath
 import threading
@@ -68,7 +67,7 @@ class JobRun(Run):
         self.future: concurrent.futures.Future[Any] | None = None
         self.settling = threading.RLock()
         self.fetched: list[Any] = []
-        self._listeners: list[Listener] = []
+        self._listeners: dict[Listener, None] = {}
         # What it has printed while no one listened.
         self._unheard: list[tuple[str, Any]] = []
 
@@ -147,26 +146,21 @@ class JobRun(Run):
             loop.begin(conclusion.end_if_stuck(self.queue, is_over, on_left, look))
         self.is_stopping = True
 
-    def listen(self, listener: Listener) -> Callable[[], None]:
+    def listen(self, listener: Listener) -> Callable[[], object]:
         """Call `listener(kind, what)` at every change; return what ends this.
 
         "state" comes with it, "stdout" and "stderr" with bytes, "note" with a sentence of ours, "done" with None,
         "connection" with why the host is not connected, and with "" once it is again.
         """
         with self.lock:
-            self._listeners.append(listener)
+            self._listeners[listener] = None
             # The first listener gets what was printed before it; kept any longer, the output would grow in memory.
             unheard, self._unheard = self._unheard, []
         for kind, what in unheard:
             listener(kind, what)
         if self.done():
             listener("done", None)
-
-        def unlisten() -> None:
-            with self.lock, contextlib.suppress(ValueError):
-                self._listeners.remove(listener)
-
-        return unlisten
+        return lambda: self._listeners.pop(listener, None)
 
     @property
     def is_shown(self) -> bool:

@@ -171,8 +171,11 @@ class SilentJobs:
     async def _ask(self, host: HostState, silent: list[Run]) -> None:
         """Ask about these jobs, and have those concluded that are gone."""
         try:
-            claimed = await _read_claims(host, silent)
-            dead = await _ask_scheduler(host, claimed) if claimed else []
+            left = collections.deque(await _read_claims(host, silent))
+            if not left:
+                return
+            question = host.scheduler.evidence_command(*(submission for _, submission in left))
+            answer = await host.connection.run(question, unset=host.scheduler.unset)
         except Unreachable:
             # The connection has ended.
             return
@@ -181,8 +184,8 @@ class SilentJobs:
                 # Nothing else may report that these jobs are gone, so they are asked about again.
                 loop.begin(self._ask_later(silent))
             return
-        left = collections.deque(dead)
-        await asyncio.gather(*(_conclude_each(host, left) for _ in range(min(_CONCLUDED_AT_ONCE, len(left)))))
+        output = (answer.out + answer.err).decode("utf-8", "replace")
+        await asyncio.gather(*(_conclude_each(host, left, output) for _ in range(min(_CONCLUDED_AT_ONCE, len(left)))))
 
     async def _ask_later(self, silent: list[Run]) -> None:
         await asyncio.sleep(AGAIN_S)
@@ -233,24 +236,13 @@ async def _conclude_unseen(run: Run) -> None:
     await conclude_or_give_up(run, verdict)
 
 
-async def _ask_scheduler(host: HostState, claimed: list[tuple[Run, str]]) -> list[tuple[Run, str, str]]:
-    """Ask the scheduler about these submissions; return those that may be gone, with what it says of them."""
-    scheduler, ids = host.scheduler, [submission for _, submission in claimed]
-    answer = await host.connection.run(scheduler.evidence_command(*ids), unset=scheduler.unset)
-    output = (answer.out + answer.err).decode("utf-8", "replace")
-    dead = [(run, submission, output) for run, submission in claimed]
-    # Where one question covers many jobs, the answer alone shows that most of them live. An answer about a single job
-    # may need its log.
-    return [
-        gone for gone in dead if _most(host) == 1 or conclusion.explain(gone[0].at, output, "", gone[1]) is not None
-    ]
-
-
-async def _conclude_each(host: HostState, dead: collections.deque[tuple[Run, str, str]]) -> None:
-    """Have jobs concluded that are gone, one after another, until none is left."""
-    while dead:
-        run, submission, output = dead.popleft()
-        if run.is_closed:
+async def _conclude_each(host: HostState, left: collections.deque[tuple[Run, str]], output: str) -> None:
+    """Have jobs concluded that are gone by what the scheduler said, one after another, until none is left."""
+    while left:
+        run, submission = left.popleft()
+        # Where one question covers many jobs, the answer alone shows that most of them live. An answer about a single
+        # job may need its log.
+        if run.is_closed or (_most(host) > 1 and conclusion.explain(run.at, output, "", submission) is None):
             continue
         try:
             tail = await host.connection.run(["tail", "-c", str(_LOG_TAIL), run.at.log_path("scheduler")])
@@ -279,11 +271,10 @@ async def _conclude_and_cancel(run: Run, verdict: SchedulerVerdict) -> None:
 
 
 async def conclude_or_give_up(run: Run, verdict: SchedulerVerdict) -> Mapping[str, Any] | None:
-    """Have this verdict published, unless the job has an outcome; return which one is published now.
+    """Have this published, unless there is an outcome; return what is: {} if the host cannot, None without an answer.
 
-    Returns:
-        None without an answer, {} if the host could not do it. The next missed heartbeat asks again, or the job is
-        given up: once the disk was full for a minute, or after two failures as the bridge or its folder is gone.
+    The next missed heartbeat asks again, or the job is given up: once the disk was full for a minute, or after two
+    failures as the bridge or its folder is gone.
     """
     published: Mapping[str, Any] | None = None
     try:

@@ -15,6 +15,7 @@ from clusterfn.calls.submission_line import PendingSubmission, Started, WaitingJ
 from clusterfn.errors import Cancelled, ClusterfnError, HostError, SubmitError, Unsatisfiable
 from clusterfn.hosts import exit_flush, loop, remote_files
 from clusterfn.hosts.connection import Reply, SpawnReply
+from clusterfn.hosts.rpc.reply import RequestCancelled
 from clusterfn.packing.dependencies import describe_open
 from clusterfn.scheduler.base import Answer
 
@@ -168,11 +169,11 @@ class QueuePlace:
         with contextlib.suppress(HostError):
             remote_files.remove_folder(self.host.connection, self.folder)
 
-    def withdraw_submissions(self) -> None:
+    def withdraw_submissions(self, error: BaseException | None = None) -> None:
         """Submit nothing again: in the queue after it was cancelled, it would run all the same."""
         for submission in self.submissions:
             if isinstance(submission, PendingSubmission):
-                submission.withdraw()
+                submission.withdraw(error)
 
     def stop_waiting(self) -> None:
         """Take note that it has ended: nothing of it waits any more."""
@@ -241,9 +242,7 @@ class QueuePlace:
         # The folder appears as a whole.
         if self.sending is None or not self.sending.drop(self.host.connection, self.folder, _DROP_S):
             return False
-        for submission in self.submissions:
-            if isinstance(submission, PendingSubmission):
-                submission.drop()
+        self.withdraw_submissions(RequestCancelled("what the job needs was not sent"))
         return True
 
 

@@ -40,22 +40,22 @@ class ActorCall(NamedTuple):
 
 
 class Actors:
-    """The actors of one session: each has one of its workers, and some are gone."""
+    """The actors of one session: each in `living`, by number, has a name and a worker, and others are gone."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
-        self._living: dict[int, str] = {}
+        self.living: dict[int, str] = {}
         self._gone: dict[int, str] = {}
         # Actors without a local object, which may live on the host.
         self._unheld: set[int] = set()
 
     def begin(self, number: int, name: str) -> None:
         """Take note of an actor that is to be constructed."""
-        self._living[number] = name
+        self.living[number] = name
 
     def end(self, number: int, why: str) -> None:
         """Take note that an actor is gone, or will be before any later call."""
-        self._living.pop(number, None)
+        self.living.pop(number, None)
         self._gone.setdefault(number, why)
         self._unheld.discard(number)
 
@@ -81,18 +81,15 @@ class Actors:
             self._unheld.discard(number)
             yield number
 
-    def name_of(self, number: int) -> str:
-        return self._living.get(number, "")
-
     def check_room(self, name: str) -> None:
         """Reject a call that no worker could run before an actor is closed."""
         # Waiting for a worker instead could last for ever: the `close()` of the actor may come after this call.
-        if len(self._living) < self._workers:
+        if len(self.living) < self._workers:
             return
         several = f"all of its {self._workers} workers have actors"
         whose = "its only worker has the actor" if self._workers == 1 else several
         raise ConfigError(
-            f"the session has no worker for {name}: {whose} ({', '.join(self._living.values())})",
+            f"the session has no worker for {name}: {whose} ({', '.join(self.living.values())})",
             hint="close an actor (model.close()), make the call a method of its class, or have more workers:"
             f" Session(workers={self._workers + 1}, …). Each needs its own GPU if the session has GPUs",
         )

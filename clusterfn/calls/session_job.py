@@ -109,7 +109,7 @@ class SessionJob:
             for call in list(self._open):
                 at = call.run.at
                 if at.closes or (at.actor and call.run.is_stopping):
-                    raise NotEnded(reference_of(call).source, self.actors.name_of(at.actor)) from None
+                    raise NotEnded(reference_of(call).source, self.actors.living.get(at.actor, "")) from None
             raise
 
     def _put(self, call: SessionCallJob[Any], payload: Payload) -> None:

@@ -46,14 +46,9 @@ def usage(run: JobRun) -> Mapping[str, Any]:
 
 
 def end(run: JobRun, state: str, how: Mapping[str, Any] | ClusterfnError, arriving: Arriving | None = None) -> None:
-    """End it in a thread of its own, unless it has ended. Does not wait.
+    """End it with its published outcome or an error, in a thread of its own, unless it has ended. Does not wait.
 
     Loading a value runs the user's code, and callbacks may wait for the host, whose answers this thread brings.
-
-    Args:
-        state: The state that it comes into, if all of it can be received.
-        how: Its outcome, as its host published it; or its error, if it has none.
-        arriving: What has come of its value.
     """
 
     def end_once() -> None:

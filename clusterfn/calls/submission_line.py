@@ -22,7 +22,6 @@ from clusterfn.errors import ClusterfnError, HostError, SubmitError
 from clusterfn.hosts import loop
 from clusterfn.hosts.connection import Reply
 from clusterfn.hosts.exit_flush import await_at_exit
-from clusterfn.hosts.rpc.reply import RequestCancelled
 from clusterfn.scheduler.base import Answer, Submission
 
 if TYPE_CHECKING:
@@ -82,14 +81,13 @@ class PendingSubmission(Reply[Optional[Started]]):
 
     Attributes:
         request: What is sent; it may change between two tries.
-        is_withdrawn: Whether it is not to be sent again.
     """
 
     def __init__(
         self, host: HostState, request: Submission, after: Sequence[Reply[Any]], job: WaitingJob, note: str
     ) -> None:
         super().__init__(self.withdraw)
-        self.host, self.request, self.job, self.note, self.is_withdrawn = host, request, job, note, False
+        self.host, self.request, self.job, self.note, self._is_withdrawn = host, request, job, note, False
         self._after: Sequence[Reply[Any]] = after
         self._line = line_of(host)
 
@@ -129,7 +127,7 @@ class PendingSubmission(Reply[Optional[Started]]):
                 other = None if full else scheduler.again(self.request, answer)
                 # A job that was withdrawn in the meantime is not submitted again, but one that was taken must be
                 # reported.
-                if (full or other) and self.is_withdrawn:
+                if (full or other) and self._is_withdrawn:
                     self.resolve(None)
                     return ""
                 if full:
@@ -189,14 +187,10 @@ class PendingSubmission(Reply[Optional[Started]]):
     async def _tell_refused(self, error: BaseException) -> None:
         self.job.refused(error)
 
-    def withdraw(self) -> None:
-        """Do not send it again; wait for its answer to know whether the scheduler has it."""
-        self.is_withdrawn = True
-        loop.call(self._leave, None)
-
-    def drop(self) -> None:
-        """End it if it waits: what it needs will not arrive."""
-        loop.call(self._leave, RequestCancelled("what the job needs was not sent"))
+    def withdraw(self, error: BaseException | None = None) -> None:
+        """Do not send it again, and end it if it waits; its answer says whether the scheduler has it."""
+        self._is_withdrawn = True
+        loop.call(self._leave, error)
 
     def _leave(self, error: BaseException | None) -> None:
         if self.is_waiting:
