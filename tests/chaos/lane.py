@@ -68,7 +68,7 @@ def say_when_sent(found):
     for request in reference_of(found).source.open_requests():
         if request.exception(150) is not None:
             return
-    say(id=found.id, sent=True)
+    say(id=found.id, sent=True, host=found.host)
 
 
 def submit(calls, order):
@@ -77,6 +77,8 @@ def submit(calls, order):
         arguments["loading"] = calls["SlowToLoad"](arguments["loading"])
     if "ballast" in arguments:
         arguments["ballast"] = random.Random(arguments["number"]).randbytes(arguments["ballast"])
+    if order["host"].endswith("any"):  # a list
+        return clusterfn.cluster(host=order["host"], **order["options"])(calls[order["call"]]).submit(**arguments)
     options = parse_options({"host": order["host"], **order.get("options", {})})
     prepared = call.prepare(calls[order["call"]], (), arguments, options)
     prepared.host.connection.ping().result(150)  # an agent that was killed a moment ago has a successor now
@@ -85,6 +87,8 @@ def submit(calls, order):
 
 
 def submit_map(calls, order):
+    if order["host"].endswith("any"):
+        return clusterfn.cluster(host=order["host"])(calls[order["call"]]).map(*order["args"], max_parallel=6)
     options = parse_options({"host": order["host"], **order.get("options", {})})
     how = mapping.parse_map_options(6, "auto")
     return mapping.run(calls[order["call"]], order["args"], options, how)

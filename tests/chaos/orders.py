@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.chaos.judge import Ask
 
-BARE, SLURM = "storm", "storm-slurm"
+BARE, OTHER, SLURM = "storm", "storm-other", "storm-slurm"
+ANY = "storm-any"  # a list of these three
 MAP_OF = 20
 _LARGE = 2_000_000
 _RETRIES = 2
-# How many of five hundred: calls, and items of maps.
-CALLS, ITEMS = {BARE: 190, SLURM: 110}, {BARE: 100, SLURM: 100}
+# How many calls, and items of maps, of each host: of five hundred jobs of two hosts, and of those of a list of three.
+OF_TWO = {BARE: (190, 100), SLURM: (110, 100)}
+OF_A_LIST = {ANY: (200, 10 * MAP_OF)}
 
 
 @dataclass
@@ -30,6 +32,7 @@ class Order:
         at: When it was ordered, and when it was over, in wall seconds.
         again: How often a client failed to attach to it.
         tries: How often the same was ordered before, under other ids.
+        ran_on: The host that a client has chosen of a list.
     """
 
     host: str
@@ -41,6 +44,7 @@ class Order:
     at: tuple[float, float] = (0.0, float("inf"))
     again: int = 0
     tries: int = 0
+    ran_on: str = ""
 
     def afresh(self) -> Order:
         """The same under another id: of this one it is not known whether it was sent."""
@@ -48,7 +52,9 @@ class Order:
 
     def place(self) -> str:
         """Its column in the table."""
-        return {BARE: "on a machine", SLURM: "on SLURM"}.get(self.host, self.host) + (", map" if self.is_map else "")
+        return {BARE: "on a machine", SLURM: "on SLURM", ANY: "on a list"}.get(self.host, self.host) + (
+            ", map" if self.is_map else ""
+        )
 
     def told(self, index: int) -> dict[str, Any] | None:
         """What a client said of the end of one item, or of the call."""
@@ -76,16 +82,16 @@ def _arguments(ask: Ask) -> dict[str, Any]:
     return {"number": ask.number, "seconds": ask.seconds, "size": ask.size, "ending": ask.ending}
 
 
-def orders(rng: random.Random, share: float = 1.0) -> Iterator[Order]:
+def orders(rng: random.Random, share: float = 1.0, crowd: Mapping[str, tuple[int, int]] = OF_TWO) -> Iterator[Order]:
     """All of them in an order that only the seed knows; without end, for a storm that has not killed all by then."""
     number = 0
     while True:
         made = []
-        for host in (BARE, SLURM):
-            for _ in range(round(CALLS[host] * share)):
+        for host, (calls, items_of_maps) in crowd.items():
+            for _ in range(round(calls * share)):
                 number += 1
                 made.append(Order(host, [_call(rng, number)]))
-            for _ in range(round(ITEMS[host] * share / MAP_OF)):
+            for _ in range(round(items_of_maps * share / MAP_OF)):
                 items = [_item(rng, number + 1 + index) for index in range(MAP_OF)]
                 number += MAP_OF
                 made.append(Order(host, items, is_map=True))

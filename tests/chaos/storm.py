@@ -52,14 +52,16 @@ class Storm:
         refusals: What clients said of orders that they could not take, and how often.
     """
 
-    def __init__(self, root: Path, runs: Path, new_lane: Callable[[], Lane], orders: Iterator[Order]) -> None:
+    def __init__(
+        self, root_of: Callable[[str], Path], runs: Path, new_lane: Callable[[], Lane], orders: Iterator[Order]
+    ) -> None:
         self.clients = [Client(new_lane()) for _ in range(LANES)]
         self.ended: list[Order] = []
         self.doubtful: list[Order] = []
         self.count = 0
         self.given_up: list[Order] = []
         self.refusals: collections.Counter[str] = collections.Counter()
-        self._root, self._runs, self._new_lane, self._orders = root, runs, new_lane, orders
+        self._root_of, self._runs, self._new_lane, self._orders = root_of, runs, new_lane, orders
         self._again: list[Order] = []
 
     def rage(self, jobs: int, may_end: Callable[[], bool], limit_s: float) -> bool:
@@ -119,7 +121,7 @@ class Storm:
         return [*self.ended, *(order for order in self.doubtful if order not in self.ended), *waits]
 
     def _there(self, order: Order) -> JobOnHost:
-        return JobOnHost(self._root, order.id, self._runs)
+        return JobOnHost(self._root_of(order.id), order.id, self._runs)
 
     def _order(self, client: Client, order: Order) -> None:
         order.at = (time.time(), order.at[1])
@@ -141,7 +143,7 @@ class Storm:
                 order.words = word
                 self._over(client, order)
             elif "sent" in word:
-                order.sent = True
+                order.sent, order.ran_on = True, word["host"]
 
     def _refused(self, client: Client, order: Order, error: dict[str, str]) -> None:
         """The connection broke before anything was sent, or while a client attached."""
@@ -185,7 +187,7 @@ class Storm:
         return any(folder.glob("claim")) or any(folder.glob("elements/*/claim"))
 
     def _fates(self, order: Order, hit: collections.Counter[str], kills: list[Kill]) -> Iterator[Fate]:
-        job, on_slurm = self._there(order), order.host == SLURM
+        job, on_slurm = self._there(order), SLURM in (order.ran_on, order.host)
         began, over = order.at
         beside = frozenset(kind for kind, _, when in kills if kind in DAEMONS and began - _BESIDE_S <= when <= over)
         lines = _ends_of_items(job.folder) if order.is_map else {}
@@ -194,7 +196,7 @@ class Storm:
             yield Fate(
                 name, ask, order.place(), on_slurm, order not in self.doubtful, order.told(index),
                 lines.get(index, ()) if order.is_map else job.finals(),
-                JobOnHost(self._root, name, self._runs).runs(), 1 if order.is_map else len(job.attempts()),
+                JobOnHost(job.folder.parents[1], name, self._runs).runs(), 1 if order.is_map else len(job.attempts()),
                 hit, beside,
             )  # fmt: skip
 

@@ -1,5 +1,6 @@
-"""Five hundred jobs of four clients, while everybody who works for them is killed: none is lost, invented, run twice or
-left behind. Judged by `judge` from what was ordered, published on the host, told by clients, and killed."""
+"""Five hundred jobs of four clients, on two hosts or on a list of three, while everybody who works for them is killed:
+none is lost, invented, run twice or left behind. Judged by `judge` from what was ordered, published on the host, told
+by clients, and killed."""
 
 from __future__ import annotations
 
@@ -18,11 +19,13 @@ from tests.chaos import judge, killers
 from tests.chaos.killers import Administrator, Agents, Killer
 from tests.chaos.lanes import Lane
 from tests.chaos.onhost import processes_of, session_of, until, until_none
-from tests.chaos.orders import BARE, SLURM, orders
+from tests.chaos.orders import BARE, OF_A_LIST, OF_TWO, OTHER, SLURM, orders
+from tests.chaos.reaper import job_of, kind_of, words_of
 from tests.chaos.storm import Storm
 from tests.chaos.world import HOSTS, World
 from tests.lab import layout
 from tests.lab.network import DelayProxy
+from tests.processes import everyone
 
 pytestmark = [pytest.mark.lab, pytest.mark.long, pytest.mark.timeout(2400)]
 
@@ -39,7 +42,7 @@ RAGES_S, ENDS_S, DAY_S = 1500.0, 150.0, 86400.0
 def proxies(world: World) -> Iterator[dict[str, DelayProxy]]:
     """One before each host, whose connections can be cut."""
     with contextlib.ExitStack() as stack:
-        ports = {name: world.lab.host(HOSTS[name].alias).port for name in (BARE, SLURM)}
+        ports = {name: world.lab.host(HOSTS[name].alias).port for name in (BARE, OTHER, SLURM)}
         yield {name: stack.enter_context(DelayProxy(0, port)) for name, port in ports.items()}
 
 
@@ -67,17 +70,23 @@ def healed(world: World) -> Iterator[None]:
 
 @pytest.mark.fault("18 19 24 25 26 27")
 @pytest.mark.usefixtures("healed")
+@pytest.mark.parametrize(("crowd", "share"), [(OF_TWO, 1.0), (OF_A_LIST, 0.8)], ids=["of-two-hosts", "of-a-list"])
 def test_five_hundred_jobs_end_once_and_truthfully_whatever_is_killed(
-    world: World, proxies: Mapping[str, DelayProxy], new_client: Callable[[], Lane], table: Callable[[str], None]
-) -> None:
-    agents = Agents(list(proxies.values()))
-    storm = Storm(world.root, world.runs, new_client, orders(random.Random(SEED), JOBS / 500))
+    world: World, proxies: Mapping[str, DelayProxy], new_client: Callable[[], Lane], table: Callable[[str], None],
+    crowd: Mapping[str, tuple[int, int]], share: float,
+) -> None:  # fmt: skip
+    jobs, agents = round(JOBS * share), Agents(list(proxies.values()))
+    storm = Storm(world.folder_of, world.runs, new_client, orders(random.Random(SEED), JOBS / 500, crowd))
     began = time.monotonic()
-    killing = Killer(acts(storm, world, proxies, agents), KILLS, random.Random(SEED + 1), PAUSE_S)
+    deaths = acts(storm, world, proxies, agents)
+    whole: list[tuple[str, str, float]] = []
+    if crowd is OF_A_LIST:
+        deaths["host"] = host_away(world, proxies[OTHER], whole)
+    killing = Killer(deaths, KILLS, random.Random(SEED + 1), PAUSE_S)
     breaking = Killer(daemons(world), KILLS, random.Random(SEED + 2), DAEMONS_PAUSE_S)
     with Administrator(world.lab.slurm), killing, breaking:
-        all_ended = storm.rage(JOBS, lambda: killing.done() and breaking.done(), RAGES_S)
-    lasted, kills = time.monotonic() - began, [*killing.killed, *breaking.killed]
+        all_ended = storm.rage(jobs, lambda: killing.done() and breaking.done(), RAGES_S)
+    lasted, kills = time.monotonic() - began, [*killing.killed, *breaking.killed, *whole]
     world.lab.slurm.heal()
     storm.settle(lambda job: f".{job}" in queued(world), ENDS_S)
     parts = parts_of_a_day_later(storm, world, new_client)
@@ -126,6 +135,24 @@ def acts(storm: Storm, world: World, proxies: Mapping[str, DelayProxy], agents: 
     }
 
 
+def host_away(world: World, proxy: DelayProxy, whole: list[tuple[str, str, float]]) -> killers.Act:
+    """All that works on a machine dies at once, and it cannot be reached for a moment; `whole` is told whose it was."""
+
+    def act(rng: random.Random) -> str:
+        proxy.refuse()
+        proxy.cut()
+        ours = killers.belongs_to(next(root for root in world.roots() if root != world.root))
+        there = [(pid, words) for pid in everyone() if ours(pid, words := words_of(pid))]
+        for pid, words in there:
+            if kind_of(words) and killers.kill(pid):
+                whole.append((kind_of(words), job_of(words), time.time()))
+        time.sleep(rng.uniform(*AWAY_S))
+        proxy.refuse(refusing=False)
+        return ""
+
+    return act
+
+
 def daemons(world: World) -> dict[str, killers.Act]:
     """SLURM's: away for a moment each time."""
     lab = world.lab
@@ -155,8 +182,8 @@ def queued(world: World) -> str:
 
 def tickets(world: World) -> list[str]:
     """Jobs that wait in the queue of the machine, or are taken for interrupted ones."""
-    found = [*world.root.glob("machines/*/queue/*"), *world.root.glob("machines/*/interrupted/*")]
-    return [str(path) for path in found]
+    kept = ("machines/*/queue/*", "machines/*/interrupted/*")
+    return [str(path) for root in world.roots() for pattern in kept for path in root.glob(pattern)]
 
 
 def parts_of_a_day_later(storm: Storm, world: World, new_client: Callable[[], Lane]) -> list[str]:
@@ -177,8 +204,13 @@ def parts_of_a_day_later(storm: Storm, world: World, new_client: Callable[[], La
 
 def parts_of(world: World) -> list[Path]:
     """Parts of uploads. rglob() fails if a folder vanishes, and the agent may remove some meanwhile."""
-    walk = os.walk(world.root)
-    return [Path(top, name) for top, folders, files in walk for name in fnmatch.filter(folders + files, "*.part-*")]
+    walks = [os.walk(root) for root in world.roots()]
+    return [
+        Path(top, name)
+        for walk in walks
+        for top, folders, files in walk
+        for name in fnmatch.filter(folders + files, "*.part-*")
+    ]
 
 
 def keep_for_inspection(world: World, wrong: bool) -> None:

@@ -40,11 +40,13 @@ STUBS = {
 
 @dataclass(frozen=True)
 class Kind:
-    """A host: the lab's alias, further lines of clusterfn.yml, and how many cores its jobs may have without SLURM."""
+    """A host: the lab's alias, further lines of clusterfn.yml, how many cores its jobs may have without SLURM, and what
+    the name of its root ends in."""
 
     alias: str
     lines: tuple[str, ...] = ()
     cores: int = 64
+    root: str = ""
 
 
 HOSTS = {
@@ -53,12 +55,16 @@ HOSTS = {
     "bare-stuck": Kind(BARE, ('setup: ["sleep 60"]',)),
     "gpu": Kind(GPU, ('setup: ["export PATH=@stubs/gpu:$PATH"]',)),
     "storm": Kind(BARE, cores=2),
+    "storm-other": Kind(GPU, cores=2, root="-other"),
     "slurm": Kind(SLURM),
     "storm-slurm": Kind(SLURM, ("slurm: {partition: short, no-requeue: true}",)),
     "slurm-setup": Kind(SLURM, (f'setup: ["sleep {LINGER_S}"]',)),
     "slurm-held": Kind(SLURM, ("slurm: {partition: short, hold: true}",)),
     **{name: Kind(SLURM) for name in STUBS if name != "gpu"},
 }
+
+# A list of hosts that has a name, too.
+LISTS = {"storm-any": ("storm", "storm-other", "storm-slurm")}
 
 
 class World:
@@ -110,7 +116,7 @@ class World:
             f"address: {kind.alias}",
             f"ssh_config: {ssh_config}",
             "scheduler: slurm" if slurm else f"scheduler: bare\n    limits: {{cores: {kind.cores}}}",
-            f"root: ~/{self.session}",
+            f"root: ~/{self.session}{kind.root}",
             f'environment: "python:{self.lab.python(MINOR)}"',
             "defaults: {memory: 200MB}",
             *(line.replace("@stubs", str(self.stubs)) for line in kind.lines),
@@ -122,6 +128,14 @@ class World:
         if slurm and name in STUBS:
             lines += [f"python: {self.stubs / name / 'python'}"]
         return f"  {name}:\n" + "".join(f"    {line}\n" for line in lines)
+
+    def roots(self) -> list[Path]:
+        """Where jobs may lie."""
+        return [self.root, *(self.home / f"{self.session}{kind.root}" for kind in HOSTS.values() if kind.root)]
+
+    def folder_of(self, job: str) -> Path:
+        """The root in which a job lies; the first if it is in none."""
+        return next((root for root in self.roots() if (root / "jobs" / job).exists()), self.root)
 
     def behind(self, folder: Path, port: int | Mapping[str, int], *names: str) -> Path:
         """Another clusterfn.yml, whose hosts are reached through a proxy at that port, or at that of each; its path."""
@@ -137,7 +151,12 @@ class World:
             )
         ssh_config.write_text("".join(blocks))
         config = folder / "clusterfn.yml"
-        config.write_text("hosts:\n" + "".join(self.block(name, ssh_config) for name in names))
+        lists = {name: hosts for name, hosts in LISTS.items() if set(hosts) <= set(names)}
+        config.write_text(
+            "hosts:\n"
+            + "".join(self.block(name, ssh_config) for name in names)
+            + "".join(f"  {name}: {{any: [{', '.join(hosts)}]}}\n" for name, hosts in lists.items())
+        )
         return config
 
     def remove(self) -> None:
