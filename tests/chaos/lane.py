@@ -87,8 +87,6 @@ def submit(calls, order):
 
 
 def submit_map(calls, order):
-    if order["host"].endswith("any"):
-        return clusterfn.cluster(host=order["host"])(calls[order["call"]]).map(*order["args"], max_parallel=6)
     options = parse_options({"host": order["host"], **order.get("options", {})})
     how = mapping.parse_map_options(6, "auto")
     return mapping.run(calls[order["call"]], order["args"], options, how)

@@ -18,7 +18,7 @@ _LARGE = 2_000_000
 _RETRIES = 2
 # How many calls, and items of maps, of each host: of five hundred jobs of two hosts, and of those of a list of three.
 OF_TWO = {BARE: (190, 100), SLURM: (110, 100)}
-OF_A_LIST = {ANY: (200, 10 * MAP_OF)}
+OF_A_LIST = {ANY: (200, 0)}
 
 
 @dataclass
