@@ -118,7 +118,7 @@ class Asked(NamedTuple):
             console.tell(f"{job.id[:SHORT]} puts the files of item N into {made.outputs_to.name}/N")
 
 
-class Share(NamedTuple):
+class HostShare(NamedTuple):
     """What one host gets of a map: its items, and how many of them may run side by side."""
 
     one: Prepared
@@ -142,8 +142,8 @@ def _hosts_of(asked: Asked, name: str, given: Sequence[Any]) -> list[tuple[CallH
 
 def _share_out(
     prepared: Sequence[tuple[Prepared, payload_items.Items]], start: Sequence[bool], asked: Asked
-) -> list[Share]:
-    """Share out the items by how many each host can run at a time.
+) -> list[HostShare]:
+    """HostShare out the items by how many each host can run at a time.
 
     That is one if it would wait, and a mean number if only its scheduler knows.
     """
@@ -155,10 +155,10 @@ def _share_out(
     counts = shared_group.shares(len(asked.names), [most and weight for most, weight in zip(at_once, weights)])
     ends = itertools.accumulate(counts)
     owned = [range(end - count, end) for count, end in zip(counts, ends)]
-    return [Share(*one, own, most) for one, own, most in zip(prepared, owned, at_once) if own]
+    return [HostShare(*one, own, most) for one, own, most in zip(prepared, owned, at_once) if own]
 
 
-def _send_shares(shares: Sequence[Share], asked: Asked) -> JobGroup[Any, Any]:
+def _send_shares(shares: Sequence[HostShare], asked: Asked) -> JobGroup[Any, Any]:
     """Send each host its share; of several, each gets the arguments of all items too."""
     jobs, count = [share.one.job for share in shares], len(asked.names)
     first, names = jobs[0], ", ".join(job.host.name for job in jobs)
@@ -186,7 +186,7 @@ def _send_shares(shares: Sequence[Share], asked: Asked) -> JobGroup[Any, Any]:
     return shared_group.SharedGroup(whole)
 
 
-def _as_group(share: Share, asked: Asked, among: int) -> tuple[Prepared, SchedulerLimits]:
+def _as_group(share: HostShare, asked: Asked, among: int) -> tuple[Prepared, SchedulerLimits]:
     """Return the job of a share, one among so many, and what its scheduler allows."""
     one, count, limits = share.one, len(share.own), SchedulerLimits()
     how = replace(asked.how, max_parallel=share.at_once)
@@ -202,7 +202,7 @@ def _as_group(share: Share, asked: Asked, among: int) -> tuple[Prepared, Schedul
     return one._replace(job=one.job._replace(group=group, arguments=labels.of_all(asked.names))), limits
 
 
-def _files(share: Share, asked: Asked) -> dict[str, bytes]:
+def _files(share: HostShare, asked: Asked) -> dict[str, bytes]:
     """Return the files of the group's folder that other jobs do not have; its own items come first."""
     packed, own = share.packed, share.own
     order = [*own, *(index for index in range(len(asked.names)) if index not in own)]
@@ -376,7 +376,7 @@ class MachineCapacity:
 
 
 def on_machine(count: int, how: MapOptions, machine: MachineCapacity) -> Group:
-    """Share out items on a host without a scheduler: as many processes as fit, which take what comes.
+    """HostShare out items on a host without a scheduler: as many processes as fit, which take what comes.
 
     Example:
         >>> on_machine(100, MapOptions(), MachineCapacity(by_cores=8))
@@ -394,7 +394,7 @@ def on_machine(count: int, how: MapOptions, machine: MachineCapacity) -> Group:
 
 
 def in_arrays(count: int, how: MapOptions, item_s: float | None, limits: SchedulerLimits) -> Group:
-    """Share out items on a scheduler with nodes: as elements of job arrays.
+    """HostShare out items on a scheduler with nodes: as elements of job arrays.
 
     Without `time=` there are as many as may run at once, and they pull until nothing is left. With it an element asks
     for the time of one chunk, as far as the partition allows. So there is one element for each chunk; those that are

@@ -186,11 +186,11 @@ class SharedState(GroupState):
 
     def _move_some(self) -> None:
         """Have one host give up items, and send what it has given up to another one."""
-        loads = {host: self._load(host) for host in self.first}
-        move = next_move(loads)
+        by_host = {host: self._load(host) for host in self.first}
+        move = next_move(by_host)
         if self._given_up:
             # Their lines came late.
-            taker = max(loads, key=lambda host: (loads[host].takes, loads[host].per_s))
+            taker = max(by_host, key=lambda host: (by_host[host].takes, by_host[host].per_s))
             move = self.owner[min(self._given_up)].host, taker, 0
         if move is None:
             return

@@ -79,7 +79,7 @@ AS_ANOTHER = {"group.cancel": "group.stop"}
 FACTS = {
     "job": "id name host folder state status status_since reason notes since done running cancelled add_done_callback "
     "set_result set_exception set_running_or_notify_cancel",
-    "group": "id name host folder outputs_to done failed state states reason status label to_dataframe",
+    "group": "id name host hosts folder outputs_to done failed state states reason status label to_dataframe",
     "Session": "job",
     "f": "local on with_options options",
 }
