@@ -262,6 +262,16 @@ class GroupState:
             if index not in self._ended:
                 self._states[index] = RUNNING
 
+    def reopen(self, indices: Sequence[int]) -> None:
+        """Forget how these items ended: they are sent again."""
+        again = set(indices)
+        with self._changed:
+            self._order = [index for index in self._order if index not in again]
+            for index in again:
+                self._states[index] = PENDING
+                self._ended.pop(index, None)
+            self.ended_at = self.lost = None
+
     def end_item(self, index: int, ended: ItemOutcome) -> None:
         """Record how an item ended; ignore later reports about it."""
         with self._changed:

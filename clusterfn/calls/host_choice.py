@@ -29,8 +29,8 @@ from clusterfn.scheduler.base import Answer
 # A host that has not answered by then is passed over, and not asked for a while.
 PATIENCE_S = 5.0
 _PASSED_OVER_S = 60.0
-# What is counted where nobody knows it: for the build of an environment, and for each job that comes before the call on
-# a machine that has no room for it now.
+# Assumed where no host knows better: for the build of an environment, and for each job that comes before the call on a
+# machine without room for it now.
 BUILD_S = 180.0
 JOB_S = 3600.0
 _TIMEOUT_S = 60.0
@@ -194,7 +194,7 @@ def _ask_all(among: HostsOfCall, name: str, every: bool = False) -> Said:
 def _answers_of(asked: Sequence[Host], among: HostsOfCall, name: str, every: bool) -> Said:
     """Return what these hosts say; what cannot change the choice is not waited for, and left out."""
     by_name = {host.name: host for host in asked}
-    answers = spoken_wait.ask_at_once(list(by_name), lambda host: ask(among.on(by_name[host]), name))
+    answers = loop.ask_at_once(list(by_name), lambda host: ask(among.on(by_name[host]), name))
     until = time.monotonic() + PATIENCE_S
     late = list(answers)
     with loop.speaking(lambda: f"asking {', '.join(late)}: when could {name} start there?"):

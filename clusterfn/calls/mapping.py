@@ -143,7 +143,7 @@ def _hosts_of(asked: Asked, name: str, given: Sequence[Any]) -> list[tuple[CallH
 def _share_out(
     prepared: Sequence[tuple[Prepared, payload_items.Items]], start: Sequence[bool], asked: Asked
 ) -> list[HostShare]:
-    """HostShare out the items by how many each host can run at a time.
+    """Share out the items by how many each host can run at a time.
 
     That is one if it would wait, and a mean number if only its scheduler knows.
     """
@@ -178,12 +178,11 @@ def _send_shares(shares: Sequence[HostShare], asked: Asked) -> JobGroup[Any, Any
         history.remember(part, one.config, job.results, job.secrets)
         run = GroupRun(one.host, job, part, limits)
         if isinstance(whole, shared_group.SharedState):
-            whole.add(run)
+            whole.parts.add(run)
         _send(one, files, run)
-    if not isinstance(whole, shared_group.SharedState):
-        return JobGroup(whole, run)
-    whole.tend()
-    return shared_group.SharedGroup(whole)
+    if isinstance(whole, shared_group.SharedState):
+        return shared_group.SharedGroup(shared_group.Mover(whole))
+    return JobGroup(whole, run)
 
 
 def _as_group(share: HostShare, asked: Asked, among: int) -> tuple[Prepared, SchedulerLimits]:

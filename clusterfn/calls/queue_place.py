@@ -108,7 +108,7 @@ class QueuePlace:
         return submission
 
     async def answered(self) -> None:
-        """Await the answers to the requests that start it; its job is told what they are."""
+        """Wait until each request that starts it has an answer, which its job hears."""
         for submission in self.submissions:
             await submission.error()
 

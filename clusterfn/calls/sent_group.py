@@ -16,7 +16,7 @@ from clusterfn.calls import remote_state
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_run import GroupRun
 from clusterfn.calls.group_state import GroupState
-from clusterfn.calls.shared_group import PartState, SharedGroup, SharedState
+from clusterfn.calls.shared_group import Mover, PartState, SharedGroup, SharedState
 from clusterfn.config import config_file
 from clusterfn.config.host_text import reading
 from clusterfn.config.job_spec import SPEC_OF_JOB, Group, JobSpec, is_id, read_spec
@@ -143,11 +143,9 @@ def _attach_shared(
             there = host if host_name == host.settings.name else open_host(known.resolve(host_name)[0])
             runs.append(_part(there, part, None, results))
         except ClusterfnError as error:
-            whole.lose(own, error)
+            whole.parts.lose(own, error)
     _follow([*runs, *_later_parts(whole, seen, results)])
-    whole.find_moves = lambda: _follow(_later_parts(whole, seen, results))
-    whole.tend()
-    return SharedGroup(whole)
+    return SharedGroup(Mover(whole, lambda: _follow(_later_parts(whole, seen, results))))
 
 
 def _part(host: HostState, part: PartState, earlier: GroupRun | None, results: ResultPolicy) -> GroupRun:
@@ -158,14 +156,14 @@ def _part(host: HostState, part: PartState, earlier: GroupRun | None, results: R
         job = JobSpec.from_json(read_spec(spec or b""), host.settings, host.connection.facts.python)
     part.whole.asked = part.asked = job.resources
     run = GroupRun(host, job._replace(results=results), part, _limits(host, job), earlier)
-    part.whole.add(run)
+    part.whole.parts.add(run)
     return run
 
 
 def _later_parts(whole: SharedState, seen: set[str], results: ResultPolicy) -> list[GroupRun]:
     """Return the parts that hosts have got since the beginning, in that order, but for those that were seen before."""
     found = []
-    for first in whole.first.values():
+    for first in whole.parts.first.values():
         listed = first.host.connection.run(["ls", "-1", posixpath.join(first.folder, layout.MORE)]).result(_TIMEOUT_S)
         found += [(name, first) for name in listed.out.decode("utf-8", "replace").split() if name not in seen]
     runs = []

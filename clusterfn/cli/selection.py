@@ -25,7 +25,7 @@ from clusterfn.config import config_file
 from clusterfn.config.units import parse_time
 from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, ConfigError, did_you_mean
-from clusterfn.hosts import spoken_wait
+from clusterfn.hosts import loop, spoken_wait
 
 R = TypeVar("R")
 ENDED = (job_states.RETURNED, RAISED, DIED, job_states.CANCELLED)
@@ -212,7 +212,7 @@ def list_and_warn(hosts: Sequence[str]) -> tuple[list[JobInfo], Mapping[str, Clu
 
 def ask_each(hosts: Sequence[str], ask: Callable[[str], R]) -> dict[str, R | ClusterfnError]:
     """Ask all hosts at the same time; return the answer of each, or its error."""
-    answers = spoken_wait.ask_at_once(hosts, ask)
+    answers = loop.ask_at_once(hosts, ask)
 
     def describe() -> str:
         return f"waiting for {', '.join(name for name, answer in answers.items() if not answer.done())}"

@@ -10,11 +10,12 @@ import asyncio
 import atexit
 import concurrent.futures
 import contextlib
+import functools
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, NamedTuple, TypeVar, cast
 
 from clusterfn.errors import Unreachable
@@ -126,6 +127,11 @@ async def in_thread(work: Callable[[], T], name: str) -> T:
     exit_flush.run_in_thread(run, name)
     # Without the shield, cancelling the coroutine would cancel the future, and the thread could not set its result.
     return await asyncio.shield(asyncio.wrap_future(ended))
+
+
+def ask_at_once(hosts: Iterable[str], ask: Callable[[str], T]) -> dict[str, concurrent.futures.Future[T]]:
+    """Ask all hosts at the same time; a host that does not answer keeps nothing from ending at Ctrl-C."""
+    return {host: start(in_thread(functools.partial(ask, host), f"clusterfn-ask-{host}")) for host in hosts}
 
 
 @contextlib.contextmanager

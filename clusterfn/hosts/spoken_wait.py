@@ -89,22 +89,6 @@ def wait_for(
     return wait(lambda seconds: not concurrent.futures.wait(some, seconds).not_done, describe, timeout_s)
 
 
-def ask_at_once(hosts: Iterable[str], ask: Callable[[str], T]) -> dict[str, concurrent.futures.Future[T]]:
-    """Ask all hosts at the same time; a host that does not answer keeps nothing from ending at Ctrl-C."""
-    answers: dict[str, concurrent.futures.Future[T]] = {host: concurrent.futures.Future() for host in hosts}
-
-    def fill(host: str) -> None:
-        try:
-            answers[host].set_result(ask(host))
-        except Exception as error:  # noqa: BLE001 - a thread's outermost frame: the one who waits gets it
-            answers[host].set_exception(error)
-
-    for host in answers:
-        # Daemon threads do not keep the program alive.
-        threading.Thread(target=fill, args=[host], daemon=True).start()
-    return answers
-
-
 def answers_so_far(answers: Mapping[str, concurrent.futures.Future[T]]) -> dict[str, T | ClusterfnError]:
     """Return the answer of each host that has given one, or its error."""
     done = {host: answer for host, answer in answers.items() if answer.done()}

@@ -67,7 +67,7 @@ def test_an_item_that_a_host_gave_up_ends_where_it_runs_next_and_nowhere_else(pa
     moved = a.with_items_again([3], "3" * 16, "")
     b.end_item(3, ItemOutcome("RETURNED", "twice"))
     moved.begin_item(3)
-    assert whole.states[3] == "RUNNING" and whole.owner[3] is moved
+    assert whole.states[3] == "RUNNING" and whole.parts.owner[3] is moved
     moved.end_item(3, ItemOutcome("RETURNED", 13))
 
     assert [whole.end_of(index, 0).value for index in range(4)] == [10, 11, 12, 13]
@@ -77,7 +77,7 @@ def test_an_item_that_a_host_gave_up_ends_where_it_runs_next_and_nowhere_else(pa
 def test_what_was_given_up_is_cancelled_once_nothing_is_moved_any_more(parts):
     a, b = parts
     b.end_item(3, GIVEN_UP)
-    b.whole.close(lambda run: None)
+    b.whole.parts.close(lambda run: None)
     b.end_item(2, GIVEN_UP)
 
     assert b.whole.states == ["PENDING", "PENDING", "CANCELLED", "CANCELLED"]
