@@ -151,6 +151,13 @@ def nothing_goes_on(request: pytest.FixtureRequest, clean_environment: None) -> 
         main(["cancel", *(json.loads(line)["id"] for line in ledger.read_text().splitlines())])
 
 
+@pytest.fixture(scope="module")
+def own_box(lab):
+    """A server of eight GPUs that no other module uses."""
+    with lab.own_gpubox() as box:
+        yield box
+
+
 @pytest.fixture
 def gate(hosts: Hosts, tmp_path: Path) -> Path:
     """A folder that jobs of the lab's user can write to; many a job ends when it finds the file `go` in it."""

@@ -23,19 +23,13 @@ def rest():
 rest.__module__ = "__main__"
 
 
-@pytest.fixture(scope="module")
-def _box(request):
-    with request.getfixturevalue("lab").own_gpubox() as box:
-        yield box
-
-
 @pytest.fixture
-def box(_box, lab, hosts, tmp_path, monkeypatch):
+def box(own_box, lab, hosts, tmp_path, monkeypatch):
     """Eight cards that nobody else uses; the two names by which cfbash and cfsecond reach them."""
-    names = (_box.alias("cfbash"), _box.alias("cfsecond"))
+    names = (own_box.alias("cfbash"), own_box.alias("cfsecond"))
     path = hosts.describe(lab, tmp_path / "clusterfn.yml", hosts.python, names=names)
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
-    with _box.cards.kept():
+    with own_box.cards.kept():
         yield names
     shutil.rmtree(lab.home("second") / hosts.root.name, ignore_errors=True)
 
@@ -58,9 +52,9 @@ def waiting_seen_by(host, capsys):
     return told if told["waiting"] else None
 
 
-def test_two_users_see_whose_each_gpu_is_and_who_waits(box, _box, capsys):
+def test_two_users_see_whose_each_gpu_is_and_who_waits(box, own_box, capsys):
     mine, theirs = box
-    with _box.cards.process(7, os.getpid(), name="/usr/bin/python3"):
+    with own_box.cards.process(7, os.getpid(), name="/usr/bin/python3"):
         jobs = [started(cluster(host=mine, gpus=2)(rest).submit())]
         jobs.append(started(cluster(host=theirs, gpus=4)(rest).submit()))
         jobs.append(cluster(host=mine, gpus=3, name="eval")(rest).submit())
@@ -86,22 +80,22 @@ def test_two_users_see_whose_each_gpu_is_and_who_waits(box, _box, capsys):
 
 
 @pytest.mark.fault("50")
-def test_a_broken_driver_is_reported_and_no_gpu_is_no_error(box, _box, capsys):
-    _box.cards.set("nvml-mismatch")
+def test_a_broken_driver_is_reported_and_no_gpu_is_no_error(box, own_box, capsys):
+    own_box.cards.set("nvml-mismatch")
     assert main(["gpus", box[0]]) == 1
     said = capsys.readouterr().err
     assert f"the GPUs of {box[0]} cannot be seen: nvidia-smi failed with exit code 18" in said
     assert "Driver/library version mismatch" in said and "run nvidia-smi on the host" in said
 
-    _box.cards.set("no-devices")
+    own_box.cards.set("no-devices")
     assert main(["gpus", box[0]]) == 0
     assert capsys.readouterr().err == f"clusterfn: no GPUs on {box[0]}: nvidia-smi is missing, or lists none\n"
 
 
 @pytest.mark.fault("50")
 @pytest.mark.long
-def test_an_nvidia_smi_that_hangs_is_reported(box, _box, capsys):
-    _box.cards.set("hang")
+def test_an_nvidia_smi_that_hangs_is_reported(box, own_box, capsys):
+    own_box.cards.set("hang")
     assert main(["gpus", box[0]]) == 1
     assert "nvidia-smi did not answer within 30 s\n" in capsys.readouterr().err
 

@@ -28,16 +28,16 @@ visible.__module__ = which.__module__ = place.__module__ = "__main__"
 
 
 @pytest.fixture(scope="module")
-def _box(request):
-    with request.getfixturevalue("lab").own_gpubox() as box:
-        box.cards.write({**box.cards.read(), "cards": [toys.card(index, *kind) for index, kind in enumerate(MIXED)]})
-        yield box
+def mixed_box(own_box):
+    cards = [toys.card(index, *kind) for index, kind in enumerate(MIXED)]
+    own_box.cards.write({**own_box.cards.read(), "cards": cards})
+    return own_box
 
 
 @pytest.fixture
-def box(_box, lab, hosts, tmp_path, monkeypatch):
+def box(mixed_box, lab, hosts, tmp_path, monkeypatch):
     """A machine with several kinds of cards; its name in clusterfn.yml."""
-    name = _box.alias("cfbash")
+    name = mixed_box.alias("cfbash")
     path = hosts.describe(lab, tmp_path / "clusterfn.yml", hosts.python, names=(name,))
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
     return name

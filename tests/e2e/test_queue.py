@@ -32,17 +32,11 @@ def hold(seconds, n=0):
     return n * n
 
 
-@pytest.fixture(scope="module")
-def _box(request):
-    with request.getfixturevalue("lab").own_gpubox() as box:
-        yield box
-
-
 @pytest.fixture
-def box(_box, lab, hosts, tmp_path, monkeypatch):
+def box(own_box, lab, hosts, tmp_path, monkeypatch):
     """A server of eight cards that nobody else uses, by cfbash's name for it; and clusterfn.yml."""
     monkeypatch.setattr(hold, "__module__", "__main__")
-    names = (_box.alias("cfbash"), _box.alias("cfsecond"))
+    names = (own_box.alias("cfbash"), own_box.alias("cfsecond"))
     path = hosts.describe(lab, tmp_path / "clusterfn.yml", hosts.python, names=names)
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
     yield names[0], path
@@ -110,10 +104,10 @@ def waiting_users(top: str) -> list[str]:
     return [line.split()[0] for line in top.splitlines() if "PENDING" in line and line.startswith("cf")]
 
 
-def test_who_waits_behind_another_user_reads_for_whom_the_free_gpus_are_kept(box, _box, capsys):
+def test_who_waits_behind_another_user_reads_for_whom_the_free_gpus_are_kept(box, own_box, capsys):
     mine = cluster(host=box[0], gpus=4)(hold).submit(600.0)
     until(lambda: mine.state == "RUNNING")
-    theirs = cluster(host=_box.alias("cfsecond"), gpus=8)(hold).submit(0.0)
+    theirs = cluster(host=own_box.alias("cfsecond"), gpus=8)(hold).submit(0.0)
     until(lambda: "cfsecond" in shown(capsys, "gpus", box[0]))
     until(lambda: theirs.reason == "4 of 8 GPUs held by cfbash (4); waiting for 8")
 

@@ -29,16 +29,10 @@ for function in (rest, negative):
     function.__module__ = "__main__"
 
 
-@pytest.fixture(scope="module")
-def _box(request):
-    with request.getfixturevalue("lab").own_gpubox() as box:
-        yield box
-
-
 @pytest.fixture
-def box(_box, lab, hosts, tmp_path, monkeypatch):
+def box(own_box, lab, hosts, tmp_path, monkeypatch):
     """The name of a server of eight GPUs that nobody else uses, which is the first of `lab`; SLURM is the second."""
-    name = _box.alias("cfbash")
+    name = own_box.alias("cfbash")
     path = hosts.describe(lab, tmp_path / "clusterfn.yml", hosts.python, names=(name, "slurm"))
     silent = f"  silent: {{address: silent, scheduler: bare, ssh_config: {tmp_path / 'ssh_config'}}}\n"
     # A port that takes connections, and says nothing.
