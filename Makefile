@@ -140,14 +140,14 @@ test-long: whole-lab  ## the tests that take minutes; the report goes to benchma
 
 LONG = $(BIN)/python -m pytest -q --long -m long --durations=0 --durations-min=1
 # Those that end SLURM's daemons, fill disks, fill SLURM's nodes or watch the times of many jobs: nothing else may use
-# the lab then.
+# the lab then. `make faults` has the faults and the storms.
 ALONE = tests/chaos tests/faults tests/lab tests/e2e/test_map.py tests/e2e/test_retries.py
 long-together: venv
 	@$(BIN)/python -m pip install -qq -e '.[test,docs,browser,recipes]'  # a report has no line about package indexes
 	@$(LONG) -n 3 --dist loadgroup --no-loadscope-reorder $(ALONE:%=--ignore=%)
 
 long-alone: venv
-	@$(LONG) $(ALONE)
+	@$(LONG) -m "long and not fault" $(ALONE)
 
 faults: whole-lab  ## each fault of tests/faults/fault_table.py on the lab, as a table; it goes to benchmarks/results
 	$(call keep_report,faults,CLUSTERFN_REQUIRE_LAB=1 $(BIN)/python -m pytest -q --long -m fault)

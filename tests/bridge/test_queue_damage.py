@@ -123,6 +123,20 @@ def test_a_damaged_ticket_costs_its_own_job_its_place_and_keeps_nobody_else_wait
     assert "has lost its place in the queue of this machine" in bad.outcome()["message"]
 
 
+def test_a_ticket_of_a_version_that_knows_more_limits_keeps_its_place(box: Box):
+    first, later = running(box, box.job(2, 600)), box.job(1)
+    box.queued(later)
+    kill(until(box.spoolers))
+    ticket = box.machine / "queue" / later.id
+    fields = json.loads(ticket.read_text())
+    ticket.write_text(json.dumps({**fields, "limits": {"nodes": 1}, "asked": {**fields["asked"], "nodes": 1}}))
+
+    let_go(first)
+    box.here("queue", str(box.bench.root))
+
+    assert ended(later) == ["returned"]
+
+
 def test_more_names_than_a_process_may_open_keep_nobody_waiting(box: Box):
     """Everybody on the machine can make such names, and jobs of other users that run do."""
     first, second = box.job(2, 600), box.job(1)

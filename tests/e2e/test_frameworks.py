@@ -130,18 +130,9 @@ def test_accelerate_meets_on_two_nodes_without_a_launcher(hosts, torch):
     assert cluster(host="slurm", nodes=2, environment=torch, memory="3GB")(accelerated)() == 2
 
 
-def test_lightning_with_two_processes_on_each_of_two_nodes_says_what_to_use(hosts, torch):
-    with pytest.raises(ValueError, match="number of tasks per node") as caught:
+def test_lightning_with_two_processes_on_each_of_two_nodes_says_what_does_not_match(hosts, torch):
+    with pytest.raises(ValueError, match="number of tasks per node"):
         cluster(host="slurm", nodes=2, environment=torch, memory="3GB")(fits)("auto", 2, 2)
-
-    assert "elastic_launch" in "".join(caught.value.__notes__)
-
-
-def test_the_rank_that_failed_is_named_whatever_lightning_does_next(hosts, torch):
-    error = cluster(host="tensor01", environment=torch, cores=2, memory="4GB")(fits).submit("ddp", 2, 1).exception(150)
-
-    told = getattr(error, "hint", None) or "".join(getattr(error, "__notes__", ()))
-    assert "look at another rank" in told and "LOCAL_RANK=1: ValueError: of rank 1" in told
 
 
 def test_lightning_finds_the_tasks_that_slurm_has_started(hosts, torch):

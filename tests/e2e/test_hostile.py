@@ -42,13 +42,18 @@ def waits_to_be_killed(path):
     time.sleep(600)
 
 
+def begins(path):
+    path.touch()
+    time.sleep(600)
+
+
 def says(text, path):
     while not os.path.exists(path):
         time.sleep(0.05)
     return text
 
 
-for travels_by_value in (double, waits_to_be_killed, says):  # else each job imports this module, and pytest
+for travels_by_value in (double, begins, waits_to_be_killed, says):  # else each job imports this module, and pytest
     travels_by_value.__module__ = "__main__"
 
 
@@ -126,10 +131,10 @@ def test_the_error_of_a_job_whose_files_were_removed_says_so(root):
 def test_who_waits_for_jobs_whose_files_are_removed_learns_whether_they_run_or_wait(root):
     third = cluster(cores=22)  # two at a time: a limit of jobs would count those of tests beside this one
     begun = [root.with_name("item"), root.with_name("job")]
-    group = third(waits_to_be_killed).map([str(begun[0])])
-    job = third(waits_to_be_killed).submit(str(begun[1]))
+    group = third(begins).map([begun[0]])
+    job = third(begins).submit(begun[1])
     until(lambda: all(each.exists() for each in begun))
-    supervisors = [os.getpgid(int(each.read_text())) for each in begun]
+    supervisors = {os.getpgid(pid) for each in (group, job) for pid in named(f"{root}/jobs/{each.id}")}
     waiting, waiting_group = third(double).submit(1), third(double).map([1, 2])
     until(lambda: len(list(root.glob("machines/*/queue/*"))) == 3)
     session = Session(cores=22)

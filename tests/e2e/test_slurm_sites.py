@@ -311,7 +311,11 @@ function slurm_cli_post_submit(offset, job, step) return slurm.SUCCESS end
         more={"files": {"p": "#!/bin/sh\necho print hello\necho export PYTHONPATH=/nowhere\n"}},
     ),
     "an epilog that hangs": Row({"Epilog": "{folder}/p"}, more={"files": {"p": "#!/bin/sh\nsleep 60\n"}}),
-    "a prolog that fails": Row({"Prolog": "{folder}/p"}, more={"files": {"p": "#!/bin/sh\nexit 1\n"}}, says=["hold"]),
+    "a prolog that fails": Row(
+        {"Prolog": "{folder}/p"},
+        more={"files": {"p": "#!/bin/sh\nexit 1\n"}},
+        says=["NodeFailed", "the site's prolog failed on the node s1"],
+    ),
     "UsePAM": Row({"UsePAM": 1}),
     "KillWait and UnkillableStepTimeout": Row(
         {"KillWait": 1, "UnkillableStepTimeout": 5}, body=_STOPPED, says=["stopped on request"]

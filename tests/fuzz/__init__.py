@@ -1,7 +1,7 @@
 """Fuzzing: whatever reads what another program wrote gets damaged samples, and may raise named errors only.
 
 `fuzzed` makes a test of a function that takes inputs. `make test` runs each with a few inputs, always the same ones;
-`make test-long` (pytest --long) divides 300,000 new ones among the tests that it runs. `damaged` gives bytes and
+`make test-long` (pytest --long) divides 150,000 new ones among the tests that it runs. `damaged` gives bytes and
 `twisted` gives JSON values. The report of a failed test shows the input: keep it as a test of its own.
 """
 
@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
 FEW = 60
-MANY = 300_000  # in total
+MANY = 150_000  # in total
 _targets: list[float] = []
 
 

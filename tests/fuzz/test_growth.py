@@ -51,7 +51,7 @@ def in_a_moment() -> Iterator[None]:
     assert time.process_time() - began < LIMIT_S
 
 
-@fuzzed(0.4, text=grown(SLURM_TEXTS))
+@fuzzed(0.1, text=grown(SLURM_TEXTS))
 def test_what_slurm_prints_at_length_is_read_in_a_moment(text: str) -> None:
     with in_a_moment():
         read_as_slurms(text)
@@ -69,7 +69,7 @@ DF = [
 ]
 
 
-@fuzzed(0.4, text=grown([*BARE_TEXTS, *SMI_TEXTS, *DF]))
+@fuzzed(0.1, text=grown([*BARE_TEXTS, *SMI_TEXTS, *DF]))
 def test_what_a_machine_prints_at_length_is_read_in_a_moment(text: str) -> None:
     lines = text.splitlines()
     with in_a_moment():
@@ -88,7 +88,7 @@ TRACEBACKS = [
 ]
 
 
-@fuzzed(0.4, text=grown(TRACEBACKS))
+@fuzzed(0.1, text=grown(TRACEBACKS))
 def test_a_traceback_at_length_is_shown_in_a_moment(text: str) -> None:
     with in_a_moment():
         in_one_line(printable(outcome.name_files_as_here(text)))

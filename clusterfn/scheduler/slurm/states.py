@@ -175,6 +175,7 @@ _MEMORY_TEXT = re.compile(r"exceeded (?:job |step )?memory limit|oom[-_]kill|out
 # SLURM says the second of a task of an array that it still knows, or of a number that another job has now. A controller
 # that is killed may forget its last submissions.
 _FORGOTTEN = r"invalid job id specified|\bjob \S+ not found"
+_PROLOG_TEXT = re.compile(r"error running slurm prolog", re.IGNORECASE)
 _TAIL = 5
 
 _AGAIN = "call the function again"
@@ -187,6 +188,7 @@ _ENDINGS = {
     "NODE_FAIL": (layout.NODE, "the node {node} went down", classify_exit.CALL_AGAIN % "node"),
     "OUT_OF_MEMORY": (layout.MEMORY, *classify_exit.ended_for_memory("SLURM")),
     "PREEMPTED": (layout.TAKEN_BACK, "SLURM took the node {node} back and does not restart the job", _PREEMPTED),
+    "PROLOG": (layout.NODE, "the site's prolog failed on the node {node}", classify_exit.CALL_AGAIN % "node"),
     "RECONFIG_FAIL": (layout.NODE, "the node {node} could not be reconfigured", _AGAIN),
     "TIMEOUT": (layout.TIME, *classify_exit.ended_for_time("SLURM", "limit of {limit}")),
 }
@@ -223,12 +225,15 @@ def _facts(answer: str, job: str) -> dict[str, str] | None:
 
 def _ending(facts: dict[str, str], log: str) -> tuple[str, str, str, str]:
     code, _, signal = facts.get("ExitCode", "").partition(":")
-    if facts["JobState"] in _ENDINGS:
-        kind, message, hint = _ENDINGS[facts["JobState"]]
+    state = facts["JobState"]
+    # A job with --no-requeue ends so. SLURM sets its node to DRAIN.
+    state = "PROLOG" if state == "CANCELLED" and _PROLOG_TEXT.search(log) else state
+    if state in _ENDINGS:
+        kind, message, hint = _ENDINGS[state]
         node = facts.get("NodeList", "(null)").replace("(null)", "(unknown)")
         names = {"node": node, "limit": facts.get("TimeLimit", "(unknown)")}
         return kind, message.format(**names), hint, "scheduler"
-    if _MEMORY_TEXT.search(log) and facts["JobState"] == "FAILED":
+    if _MEMORY_TEXT.search(log) and state == "FAILED":
         return (*_ENDINGS["OUT_OF_MEMORY"], "scheduler")
     if facts.get("Reason") == "JobLaunchFailure" and signal in ("", "0", _NO_LOG):
         hint = "`root:` must be on a file system that login node and compute nodes share"

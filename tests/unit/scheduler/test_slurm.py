@@ -215,6 +215,14 @@ def test_how_a_job_ended(name, log, kind, says):
     assert verdict.stage in layout.STAGES
 
 
+def test_a_job_that_slurm_ends_for_a_failed_prolog_says_so():
+    answer = recorded(f"{V}/scontrol-cancel.txt")
+
+    verdict = slurm.explain(Evidence(answer, "Error running slurm prolog: 1\n"))
+
+    assert (verdict.kind, verdict.message) == (layout.NODE, "the site's prolog failed on the node n2")
+
+
 @pytest.mark.parametrize("name", ["requeue", "part", "array"])
 def test_a_job_that_may_live_has_no_verdict(name):
     assert explained(name) is None
