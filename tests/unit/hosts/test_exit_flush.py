@@ -80,6 +80,17 @@ def test_answers_that_never_come_delay_the_end_of_python_once_and_not_one_after_
     assert waited == [60.0, 0.0]
 
 
+def test_ctrl_c_ends_the_wait_for_answers_for_good(monkeypatch):
+    class Interrupted(concurrent.futures.Future[None]):
+        def exception(self, timeout: float | None = None) -> None:
+            raise KeyboardInterrupt
+
+    answer = Interrupted()
+    monkeypatch.setattr(exit_flush, "unanswered", {answer: (answer, 60.0)})
+
+    assert [exit_flush.finish_all(), exit_flush.finish_all()] == [False, True]
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_forked_child_that_stops_iterating_withdraws_nothing_of_its_parent(monkeypatch):
     monkeypatch.setattr(exit_flush, "run_in_thread", lambda work, _: work())

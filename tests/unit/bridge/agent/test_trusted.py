@@ -77,6 +77,23 @@ def test_a_folder_that_a_group_may_write_to_is_named_unless_nobody_else_is_in_it
     assert Trusted(["lab"]).owns(os.stat(folder("shared/colleague", 0o770, BOB, LAB)))
 
 
+def test_a_folder_between_the_root_and_a_file_is_named_unless_a_function_works_in_it(folder):
+    root, own, shared, work = (
+        folder("root", 0o777),
+        folder("root/own"),
+        folder("root/shared", 0o777),
+        folder("root/work"),
+    )
+    theirs, theirs_of_work = folder("root/own/bob", 0o755, BOB), folder("root/work/bob", 0o777, BOB)
+
+    def below(path: Path) -> object:
+        return Trusted(()).objection_below(str(root), str(path / "file"))
+
+    assert below(shared) == (str(shared), "everybody may write to it")
+    assert below(theirs) == (str(theirs), f"it belongs to the user with id {BOB}")
+    assert [below(path) for path in (root, own, own / "missing", work, theirs_of_work)] == [None] * 5
+
+
 def test_the_way_of_a_link_is_looked_at_on_both_sides(folder, tmp_path):
     safe, scratch = folder("safe"), folder("scratch", 0o777)
     (safe / "out").symlink_to("../scratch/../scratch")
