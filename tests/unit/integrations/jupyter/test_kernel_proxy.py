@@ -79,54 +79,39 @@ def test_a_last_word_that_lacks_something_ends_it_with_a_sentence(body: object) 
     assert code == 1 and sentence.startswith("the connection to the kernel is damaged: ")
 
 
-class FarEnd:
-    """Answers in capitals; its connection is lost on the first bytes of a client, which it has received."""
-
-    def __init__(self, post: Callable[[str, Any], None]) -> None:
-        self.post, self.stream, self.words, self.losses = post, FrameStream(), [], ["a cable"]  # type: ignore[var-annotated]
-
-    def open(self, hello: bytes) -> None:
-        (greeting,) = FrameSplitter().feed(hello)
-        self.splitter = FrameSplitter()
-        self.post("data", say(HELLO, 0, {"received": self.stream.received}))
-        self.stream.resume(facts_of(greeting)["received"])
-        self.answer()
-
-    def write(self, data: bytes) -> None:
-        new = self.stream.take(self.splitter.feed(data))
-        self.words += [facts_of(frame) for frame in new if frame.kind == SAY]
-        for frame in new:
-            if frame.kind == DATA:
-                self.stream.send(DATA, frame.connection, frame.body.upper())
-        if self.losses and any(frame.kind == DATA for frame in new):
-            self.stream.disconnect()
-            self.post("lost", self.losses.pop())
-        self.answer()
-
-    def answer(self) -> None:
-        while self.stream.unsent():
-            self.post("data", self.stream.next_unsent())
-
-
-def test_a_client_is_answered_once_through_a_connection_that_was_lost_meanwhile() -> None:
+def test_a_client_is_answered_once_by_a_far_end_whose_connection_is_lost_when_it_has_the_question() -> None:
     said: list[str] = []
-    job = SimpleNamespace(adopts="", job=Future())
+    far, losses = FrameStream(), ["a cable"]
+
+    def open_far_end(hello: bytes) -> None:
+        near.events.post("data", say(HELLO, 0, {"received": far.received}))
+        far.resume(facts_of(*FrameSplitter().feed(hello))["received"])
+        write(b"")
+
+    def write(data: bytes) -> None:
+        for frame in far.take(FrameSplitter().feed(data)):
+            if frame.kind == DATA:
+                far.send(DATA, frame.connection, frame.body.upper())
+                far.disconnect()
+                near.events.post("lost", losses.pop())
+        while far.unsent():
+            near.events.post("data", far.next_unsent())
+
+    def ask() -> bytes:
+        with socket.create_connection(listener.getsockname(), WAIT_S) as client:
+            client.sendall(b"question")
+            try:
+                return client.recv(99)
+            finally:
+                near.events.post("terminate")
+
+    job: Any = SimpleNamespace(adopts="", job=Future())
+    link = SimpleNamespace(open=open_far_end, write=write, close=lambda: None)
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as pool:
-        near = NearEnd("port 6006", {ONLY: listener}, lambda: job, said.append)  # type: ignore[arg-type, return-value]
-        far = FarEnd(near.events.post)
-        near.on_sigint, near.open_link = "", lambda *_: far  # type: ignore[assignment, return-value]
-
-        def ask() -> bytes:
-            with socket.create_connection(listener.getsockname(), WAIT_S) as client:
-                client.sendall(b"question")
-                try:
-                    return client.recv(99)
-                finally:
-                    near.events.post("terminate")
-
-        answer = pool.submit(ask)
-        assert (near.run(), answer.result(), far.words) == (0, b"QUESTION", [{"do": "end"}])
-    near.events.close()
-    lost, back = said
-    assert lost == "the connection to port 6006 is lost, and its job keeps running: a cable"
-    assert back == "the connection to port 6006 is back"
+        near = NearEnd("port 6006", {ONLY: listener}, lambda: job, said.append)
+        near.on_sigint, near.open_link = "", lambda *_: link  # type: ignore[assignment, return-value]
+        asked = pool.submit(ask)
+        assert (near.run(), asked.result()) == (0, b"QUESTION")
+        near.close()
+    lost = "the connection to port 6006 is lost, and its job keeps running: a cable"
+    assert said == [lost, "the connection to port 6006 is back"]
