@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -96,22 +96,19 @@ def test_a_client_is_answered_once_by_a_far_end_whose_connection_is_lost_when_it
                 near.events.post("lost", losses.pop())
         while far.unsent():
             near.events.post("data", far.next_unsent())
-
-    def ask() -> bytes:
-        with socket.create_connection(listener.getsockname(), WAIT_S) as client:
-            client.sendall(b"question")
-            try:
-                return client.recv(99)
-            finally:
-                near.events.post("terminate")
+        if not losses and not far.kept_bytes:
+            near.events.post("terminate")
 
     job: Any = SimpleNamespace(adopts="", job=Future())
     link = SimpleNamespace(open=open_far_end, write=write, close=lambda: None)
-    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as pool:
-        near = NearEnd("port 6006", {ONLY: listener}, lambda: job, said.append)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as there,
+        socket.create_connection(there.getsockname(), WAIT_S) as client,
+    ):
+        client.sendall(b"question")
+        near = NearEnd("port 6006", {ONLY: there}, lambda: job, said.append)
         near.on_sigint, near.open_link = "", lambda *_: link  # type: ignore[assignment, return-value]
-        asked = pool.submit(ask)
-        assert (near.run(), asked.result()) == (0, b"QUESTION")
+        assert near.run() == 0 and client.recv(99) == b"QUESTION"
         near.close()
     lost = "the connection to port 6006 is lost, and its job keeps running: a cable"
     assert said == [lost, "the connection to port 6006 is back"]
