@@ -205,9 +205,10 @@ def test_twelve_jobs_on_eight_gpus_never_share_one_and_none_leaks(box: Box):
 
 
 def test_a_large_job_is_not_starved_by_small_ones(box: Box):
-    """It finds one free card of two; who asks for one after it waits all the same."""
+    """It finds one free card of two; who asks for one after it waits all the same, though no spooler says a word."""
     holder, large, small = running(box, box.job(1, 600)), box.job(2), box.job(1)
     box.queued(large)
+    kill(until(box.spoolers))
 
     box.queued(small)
 

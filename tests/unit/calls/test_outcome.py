@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -88,6 +89,13 @@ def test_each_kind_of_end_has_its_class_and_keeps_its_facts(kind):
     assert (error.evidence, error.hint) == (("e",), "h")
     assert error.retryable == (kind in ("node", "lost", "taken_back"))
     assert error.log == "tensor01:/root/jobs/7f3a/attempts/2"
+
+
+def test_a_full_disk_has_the_error_of_the_function_as_its_cause_and_the_number_and_file_of_that():
+    error = raised(OSError(errno.EDQUOT, "Disk quota exceeded", "/data/x"), kind="disk", message="no room")
+
+    assert isinstance(error, errors.DiskFull) and type(error.__cause__) is OSError
+    assert (error.errno, error.filename) == (errno.EDQUOT, "/data/x")
 
 
 def test_every_final_kind_but_value_and_exception_is_in_the_table():

@@ -69,7 +69,7 @@ def test_answers_that_never_come_delay_the_end_of_python_once_and_not_one_after_
         def exception(self, timeout: float | None = None) -> None:
             waited.append(timeout or 0.0)
             now[0] += timeout or 0.0
-            raise concurrent.futures.TimeoutError
+            raise concurrent.futures.TimeoutError if len(waited) <= 2 else KeyboardInterrupt
 
     replace_here(monkeypatch, time, "monotonic", lambda: now[0])
     missing = [Missing(), Missing()]
@@ -78,6 +78,9 @@ def test_answers_that_never_come_delay_the_end_of_python_once_and_not_one_after_
     exit_flush.finish_all()
 
     assert waited == [60.0, 0.0]
+
+    monkeypatch.setattr(exit_flush, "unanswered", {missing[0]: (missing[0], 60.0)})
+    assert [exit_flush.finish_all(), exit_flush.finish_all()] == [False, True]  # Ctrl-C ends it for good
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")

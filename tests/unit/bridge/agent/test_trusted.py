@@ -53,10 +53,7 @@ def test_a_folder_above_that_everybody_may_write_to_is_named_unless_it_is_sticky
 
     assert objection(scratch / "mine" / "root") == f"{scratch} everybody may write to it"
     assert objection(sticky / "root") == ""
-
-
-def test_a_sticky_folder_itself_is_no_root(folder):
-    assert "everybody may write" in objection(folder("sticky", 0o1777))
+    assert "everybody may write" in objection(sticky)  # it is no root itself
 
 
 def test_a_folder_above_that_belongs_to_another_user_is_named_also_in_a_sticky_one(folder):
@@ -75,6 +72,17 @@ def test_a_folder_that_a_group_may_write_to_is_named_unless_nobody_else_is_in_it
     monkeypatch.setattr(grp, "getgrnam", lambda name: SimpleNamespace(gr_gid=LAB, gr_mem=["eve"]))
     assert objection(shared / "root", "lab") == ""
     assert Trusted(["lab"]).owns(os.stat(folder("shared/colleague", 0o770, BOB, LAB)))
+
+
+def test_a_folder_between_the_root_and_a_file_is_named_unless_a_function_works_in_it(folder):
+    root, shared, work = folder("root", 0o777), folder("root/shared", 0o777), folder("root/work")
+    theirs, of_work = folder("root/bob", 0o755, BOB), folder("root/work/bob", 0o777, BOB)
+
+    paths = (root, work, of_work, shared, theirs)
+    *fine, everybodys, bobs = (Trusted(()).objection_below(str(root), str(path / "file")) for path in paths)
+    assert fine == [None] * 3
+    assert everybodys == (str(shared), "everybody may write to it")
+    assert bobs == (str(theirs), f"it belongs to the user with id {BOB}")
 
 
 def test_the_way_of_a_link_is_looked_at_on_both_sides(folder, tmp_path):
