@@ -103,10 +103,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
                 item.add_marker(pytest.mark.timeout(_LONG_S))
         return
-    left_out = [item for item in items if item.get_closest_marker("long")]
+    parts: tuple[list[pytest.Item], list[pytest.Item]] = ([], [])
+    for item in items:
+        parts[item.get_closest_marker("long") is not None].append(item)
+    items[:], left_out = parts
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
 
 
 def shuffle(items: list[pytest.Item], seed: int) -> None:
