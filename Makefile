@@ -82,48 +82,48 @@ prepared-tests: stage-whole-lab stage-compiled-tests
 	@$(MAKE) tests-side-by-side
 
 # Most tests on the lab wait: six processes keep two cores busy. tests/conftest.py says which tests share one.
+SUITE = $(BIN)/python -m pytest -q -n 6 --dist loadgroup --no-loadscope-reorder
 tests-side-by-side: venv
-	@$(BIN)/python -m pytest -q -n 6 --dist loadgroup --no-loadscope-reorder --durations=25 --durations-min=4
+	@$(SUITE) --durations=25 --durations-min=4
 
-# What a run may not depend on: tests/README.md. `make test-hard CONDITIONS=order TESTS=tests/unit` takes a part.
+# What a run may not depend on: tests/README.md. `make test-hard CONDITIONS=order-1 TESTS=tests/unit` takes a part.
 TESTS = tests
-CONDITIONS = boot busy order elsewhere account twice
-.PHONY: $(CONDITIONS:%=hard-%)
-SUITE = -m pytest -q -n 2 --dist loadgroup --no-loadscope-reorder
+CONDITIONS = boot busy order-1 order-2 order-3 elsewhere account twice
+ON_LAB = CLUSTERFN_REQUIRE_LAB=1 $(SUITE)
 # One lab serves one run, and it counts as down in another time namespace.
 WITHOUT_LAB = $(SUITE) -m "not lab" -p no:cacheprovider
 
-test-hard: venv  ## the suite as root under each condition that it may not depend on; says under which it failed
+test-hard: whole-lab compiled-tests  ## the suite as root under each condition that it may not depend on
 	@failed=; for condition in $(CONDITIONS); do echo "== $$condition"; \
-	$(MAKE) hard-$$condition || failed="$$failed $$condition"; done; \
+	$(MAKE) stage-hard-$$condition || failed="$$failed $$condition"; done; \
 	if [ -z "$$failed" ]; then echo "green under: $(CONDITIONS)"; else echo "failed under:$$failed"; exit 1; fi
 
 hard-boot:  # a minute ago
 	@since=$$(( $$(cut -d. -f1 /proc/uptime) - 60 )); \
-	unshare --fork --time --monotonic -$$since --boottime -$$since $(BIN)/python $(WITHOUT_LAB) $(TESTS)
+	unshare --fork --time --monotonic -$$since --boottime -$$since $(WITHOUT_LAB) $(TESTS)
 
 hard-busy:  # as many other programs as cores
-	@trap 'kill $$(jobs -p)' EXIT; for core in $$(seq $$(nproc)); do while :; do :; done & done; \
-	$(BIN)/python $(SUITE) $(TESTS)
+	@trap 'kill $$(jobs -p)' EXIT; for core in $$(seq $$(nproc)); do while :; do :; done & done; $(ON_LAB) $(TESTS)
 
-hard-order:
-	@for seed in 1 2 3; do $(BIN)/python $(SUITE) --seed $$seed $(TESTS); done
+hard-order-%:  # the seed of a random one
+	@$(ON_LAB) --seed $* $(TESTS)
 
 hard-elsewhere:  # blanks in paths, another home, umask, time zone and language
-	@folder=$$(mktemp -d); trap "rm -rf $$folder" EXIT; mkdir "$$folder/a home" "$$folder/a folder"; umask 027; \
-	HOME="$$folder/a home" TMPDIR="$$folder/a folder" TZ=Pacific/Kiritimati LC_ALL=C $(BIN)/python $(SUITE) $(TESTS)
+	@folder=$$(mktemp -d); trap "rm -rf $$folder" EXIT; chmod 755 $$folder; \
+	mkdir "$$folder/a home" "$$folder/a folder"; umask 027; \
+	HOME="$$folder/a home" TMPDIR="$$folder/a folder" TZ=Pacific/Kiritimati LC_ALL=C $(ON_LAB) $(TESTS)
 
 hard-account:  # not root's
 	@folder=$$(mktemp -d); trap "rm -rf $$folder" EXIT; chmod 755 $$folder; git clone -q . $$folder/clusterfn; \
 	chown -R nobody $$folder; cd $$folder/clusterfn; export HOME=$$folder TMPDIR=$$folder; \
 	setpriv --reuid=nobody --regid=nogroup --clear-groups --inh-caps=-all \
-	$(SHELL) -c '$(MAKE) venv && $(BIN)/python $(WITHOUT_LAB) $(TESTS)'
+	$(SHELL) -c '$(MAKE) compiled-tests && $(WITHOUT_LAB) $(TESTS)'
 
-hard-twice:  # beside another run, in clones of their own
-	@folder=$$(mktemp -d); trap "rm -rf $$folder" EXIT; \
-	for clone in one two; do git clone -q . $$folder/$$clone; $(MAKE) -C $$folder/$$clone venv; done; \
-	(cd $$folder/one && $(BIN)/python $(WITHOUT_LAB) $(TESTS)) & other=$$!; \
-	rc=0; (cd $$folder/two && $(BIN)/python $(WITHOUT_LAB) $(TESTS)) || rc=$$?; wait $$other && exit $$rc
+hard-twice:  # beside another run, in a clone of its own
+	@folder=$$(mktemp -d); trap "rm -rf $$folder" EXIT; git clone -q . $$folder/clone; \
+	$(MAKE) -C $$folder/clone compiled-tests; \
+	(cd $$folder/clone && $(WITHOUT_LAB) $(TESTS)) & other=$$!; \
+	rc=0; $(WITHOUT_LAB) $(TESTS) || rc=$$?; wait $$other && exit $$rc
 
 # Show what a command prints, and keep it as the report $(1). It grows in build/: tests send `benchmarks` as a package,
 # whose digest must not change meanwhile.

@@ -31,6 +31,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # The lab's own code needs Unix modules; the fixture below imports it only where it can be.
 collect_ignore = ["lab"] if sys.platform == "win32" else []
 _LONG_S = 600
+UMASK = os.umask(0o022)
+os.umask(UMASK)
 PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
 
 
@@ -103,10 +105,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
                 item.add_marker(pytest.mark.timeout(_LONG_S))
         return
-    left_out = [item for item in items if item.get_closest_marker("long")]
+    parts: tuple[list[pytest.Item], list[pytest.Item]] = ([], [])
+    for item in items:
+        parts[item.get_closest_marker("long") is not None].append(item)
+    items[:], left_out = parts
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.hookimpl(tryfirst=True)  # before the fixtures of a session, too
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let the accounts of the lab read what its tests lay out for them, whatever the umask is."""
+    os.umask(0o022 if item.get_closest_marker("lab") else UMASK)
 
 
 def shuffle(items: list[pytest.Item], seed: int) -> None:

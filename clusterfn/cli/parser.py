@@ -7,6 +7,7 @@ when the command runs, so that `clusterfn --help` starts fast.
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 from typing import Any
 
@@ -69,6 +70,7 @@ _BINDS = {"--binds FOLDER*": "a folder that its image shows, or FOLDER:FOLDER_IN
 _PACKAGES = {"--packages PACKAGE+": 'instead of a file, as packages= of @cluster: "python=3.11" "numpy>=2"'}
 
 
+@functools.cache
 def make_parser() -> Parser:
     """Make the parser of the whole command line."""
     parser = Parser(prog="clusterfn")

@@ -183,7 +183,7 @@ def test_modules_bring_programs_to_a_build_and_no_packages_or_settings_of_python
     wheel = built(toys.sdist(shelf, "clean", toys.with_backend("clean", before)), short_pip)
     (shelf / "pip").mkdir()
     (shelf / "pip" / "__main__.py").write_text("raise SystemExit('a pip of a module')")
-    setup = f"export PYTHONPATH={shelf} PATH=/opt/old/bin:$PATH PIP_CONFIG_FILE=/opt/pip.conf PIP_INDEX_URL=x "
+    setup = f"export PYTHONPATH='{shelf}' PATH=/opt/old/bin:$PATH PIP_CONFIG_FILE=/opt/pip.conf PIP_INDEX_URL=x "
     setup += "VIRTUAL_ENV=/opt/old CONDA_PREFIX=/opt/old"
 
     answer = host.build(host.plan([python, wheel], setup=setup))
@@ -199,7 +199,7 @@ def test_a_compiler_that_only_a_module_brings_is_found(host: Host, shelf: Path, 
     before = "assert os.environ['CC'] == 'gcc', os.environ['CC']"
     wheel = built(toys.sdist(shelf, "found", toys.with_backend("found", before)), short_pip)
 
-    answer = host.build(host.plan([python, wheel], setup=f"export PATH={programs}"), CC="of-another-machine-cc")
+    answer = host.build(host.plan([python, wheel], setup=f"export PATH='{programs}'"), CC="of-another-machine-cc")
 
     assert answer.rc == 0, answer.last
 

@@ -155,8 +155,8 @@ def test_an_agent_whose_session_was_killed_is_gone_soon(there: Any, broken: Brea
 
 # An interpreter that is killed before the agent says hello, or whose connection is, as often as `times` says.
 KILLS = """#!/bin/sh
-echo >>{folder}/came
-if [ "$(wc -l <{folder}/came)" -gt {times} ]; then exec {python} "$@"; fi
+echo >>"{folder}/came"
+if [ "$(wc -l <"{folder}/came")" -gt {times} ]; then exec {python} "$@"; fi
 victim=$$
 if [ {victim} = session ]; then
     while [ "$(cat /proc/$victim/comm)" != sshd ]; do victim=$(awk '{{ print $4 }}' /proc/$victim/stat); done

@@ -78,8 +78,7 @@ requires = ["setuptools"]
 EACH_WAY = "python scripts/run.py a && python -m lab.cli a && lab-train a | cat && sh job.sh"
 
 
-@pytest.mark.parametrize("code", ["src/lab", "lab"])
-@pytest.mark.parametrize(("words", "times"), [(["lab-train", "a"], 1), ([EACH_WAY], 4)])
+@pytest.mark.parametrize(("code", "words", "times"), [("src/lab", ["lab-train", "a"], 1), ("lab", [EACH_WAY], 4)])
 def test_a_project_that_can_be_installed_is_imported_as_if_it_were(
     ask, here, tmp_path, monkeypatch, code, words, times
 ):

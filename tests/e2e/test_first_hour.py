@@ -64,7 +64,7 @@ class Laptop:
 
     def inside(self, *argv: str) -> list[str]:
         """A command as the laptop's user starts it."""
-        return ["unshare", "--mount", "sh", "-c", f'mount --bind {self.etc} /etc && exec "$@"', "sh", *argv]
+        return ["unshare", "--mount", "sh", "-c", f'mount --bind "{self.etc}" /etc && exec "$@"', "sh", *argv]
 
     def files(self) -> set[str]:
         """What lies in the home and the project."""

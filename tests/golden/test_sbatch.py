@@ -51,7 +51,7 @@ def test_gpus_that_could_not_be_asked_for_are_refused():
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 @given(st.lists(TEXT, max_size=5))
 def test_words_arrive_in_a_shell_as_they_were(words):
     echo = "import os, sys; os.write(1, repr(list(map(os.fsencode, sys.argv[1:]))).encode())"

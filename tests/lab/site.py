@@ -149,7 +149,7 @@ def _free_port() -> int:
 @contextlib.contextmanager
 def site(account: Newcomer) -> Iterator[Site]:
     """A machine for the length of a with block; `start` it when it is as it should be."""
-    folder = Path(tempfile.mkdtemp(prefix="clusterfn-site-"))
+    folder = Path(tempfile.mkdtemp(prefix="clusterfn-site-", dir=layout.ROOT))
     made = Site(folder, account, _free_port())
     made.environ["PATH"] = f"{_python(folder)}:{RESTRICTED}"
     try:

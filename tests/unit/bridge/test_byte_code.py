@@ -23,7 +23,8 @@ sys.path[:0] = sys.argv[1:]
 import mine
 print(mine.LAST)
 """
-OLD_AND_NEW = pytest.mark.parametrize("python", ["3.6", "3.11", "3.13"])
+BETWEEN = pytest.mark.long
+OLD_AND_NEW = pytest.mark.parametrize("python", ["3.6", pytest.param("3.11", marks=BETWEEN), "3.13"])
 
 
 def run(python: str, *words: object, limit: str = "unlimited") -> subprocess.CompletedProcess[str]:
@@ -44,7 +45,10 @@ PROGRAMS = [("supervise.py", "list"), ("build.py", "list"), ("worker.py",), ("ca
 
 
 # The first two run in the host's own Python.
-@pytest.mark.parametrize(("python", "programs"), [("3.6", PROGRAMS[:2]), ("3.11", PROGRAMS[2:]), ("3.13", PROGRAMS)])
+@pytest.mark.parametrize(
+    ("python", "programs"),
+    [("3.6", PROGRAMS[:2]), pytest.param("3.11", PROGRAMS[2:], marks=BETWEEN), ("3.13", PROGRAMS)],
+)
 def test_each_program_of_the_bridge_runs_from_byte_code_of_any_length(python, programs, tmp_path):
     root = bridge(tmp_path / "bridge")
     for name, *words in programs:

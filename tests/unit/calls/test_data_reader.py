@@ -283,21 +283,23 @@ def test_a_host_says_what_it_likes_of_a_value_and_that_stays_short_and_printable
 
 
 MANY = 30_000
-COLLIDING = [{"$int": [hex(((1 << 61) - 1) * each + 1)]} for each in range(MANY)]  # Python's hash of each is 1
 FULL = {
-    "a set": tag("set", *COLLIDING), "a frozenset": tag("frozenset", *COLLIDING),
-    "a dict": tag("dict", COLLIDING, [None] * MANY, {}), "a Counter": tag("Counter", COLLIDING, [1] * MANY, {}),
-    "a set of tuples": tag("set", *({"$tuple": [each]} for each in COLLIDING)),
+    "a set": lambda keys: tag("set", *keys), "a frozenset": lambda keys: tag("frozenset", *keys),
+    "a dict": lambda keys: tag("dict", keys, [None] * MANY, {}),
+    "a Counter": lambda keys: tag("Counter", keys, [1] * MANY, {}),
+    "a set of tuples": lambda keys: tag("set", *({"$tuple": [each]} for each in keys)),
 }  # fmt: skip
 SLOW = ("a frozenset", "a Counter")  # filled as a set and a dict are
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.long if name in SLOW else ()) for name in FULL])
 def test_keys_that_all_have_one_hash_are_rejected_in_a_time_that_grows_with_their_bytes(name):
+    keys = [{"$int": [hex(((1 << 61) - 1) * number + 1)]} for number in range(MANY)]  # Python's hash of each is 1
+    colliding = FULL[name](keys)
     began = time.process_time()
 
     with pytest.raises(ResultError, match="the keys of a set or dict collide"):
-        load(FULL[name])
+        load(colliding)
 
     assert time.process_time() - began < 5  # seconds; to fill it takes several times as long
 

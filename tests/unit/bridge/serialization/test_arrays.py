@@ -44,7 +44,7 @@ def test_optimisers_go_and_come_back_with_what_they_optimise(tmp_path: Path):
 
 
 @pytest.mark.lab
-@pytest.mark.timeout(600)  # the first one installs the older versions
+@pytest.mark.long
 @pytest.mark.parametrize("new_there", [True, False], ids=["from numpy 1", "to numpy 1"])
 def test_numpy_1_and_2_read_each_other(new_there: bool, older: str, tmp_path: Path):
     here, there = (older, str(TORCH)) if new_there else (str(TORCH), older)
@@ -71,7 +71,7 @@ def test_a_caller_without_the_library_gets_plain_data_or_its_name(tmp_path: Path
     ("script", "new_there"),
     [
         pytest.param("made_by_libraries.py", True, id="from older versions"),
-        pytest.param("made_by_libraries.py", False, id="to older versions"),
+        pytest.param("made_by_libraries.py", False, id="to older versions", marks=pytest.mark.long),
         pytest.param("other_versions.py", True, id="whose error names both"),
         pytest.param("other_versions.py", False, id="whose error names both there", marks=pytest.mark.long),
     ],
