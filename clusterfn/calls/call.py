@@ -120,8 +120,8 @@ def prepare(
 def host_of(options: Options, name: str, given: Sequence[Any] = ()) -> CallHost:
     """Return the host of a call; of several, the one that `host_choice.choose` chooses, which may raise."""
     among = config_file.hosts_of_call(options)
-    if len(among.hosts) == 1:
-        return among.on(among.hosts[0])
+    if len(among) == 1:
+        return among[0]
     # It is imported late, because most calls name one host.
     from clusterfn.calls import host_choice
 

@@ -16,7 +16,7 @@ from clusterfn.calls import remote_state
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_run import GroupRun
 from clusterfn.calls.group_state import GroupState
-from clusterfn.calls.shared_group import Mover, PartState, SharedGroup, SharedState
+from clusterfn.calls.shared_group import PartState, SharedGroup, SharedState
 from clusterfn.config import config_file
 from clusterfn.config.host_text import reading
 from clusterfn.config.job_spec import SPEC_OF_JOB, Group, JobSpec, is_id, read_spec
@@ -136,44 +136,45 @@ def _attach_shared(
     whole = SharedState(ids[0], spec["name"], ", ".join(hosts), layout.job_dir(host.root, ids[0]), count)
     whole.labels, whole.arguments = about.labels, about.arguments
     whole.sent_here, whole.has_value = False, bool(spec.get("has_value", True))
-    runs, known, seen = [], config_file.load(), set[str]()
+    known = config_file.load()
     for host_name, job_id, own in parts:
         part = PartState(whole, job_id, host_name, "", own)
         try:
             there = host if host_name == host.settings.name else open_host(known.resolve(host_name)[0])
-            runs.append(_part(there, part, None, results))
+            _add_part(there, part, None, results)
         except ClusterfnError as error:
             whole.parts.lose(own, error)
-    _follow([*runs, *_later_parts(whole, seen, results)])
-    return SharedGroup(Mover(whole, lambda: _follow(_later_parts(whole, seen, results))))
+    _add_later_parts(whole, results)
+    _follow(whole.parts.runs)
+    return SharedGroup(whole, lambda: _follow(_add_later_parts(whole, results)))
 
 
-def _part(host: HostState, part: PartState, earlier: GroupRun | None, results: ResultPolicy) -> GroupRun:
-    """Return a part of a group that several hosts share, which is not followed yet."""
+def _add_part(host: HostState, part: PartState, first: GroupRun | None, results: ResultPolicy) -> GroupRun:
+    """Add a part to a group that several hosts share, which is not followed yet."""
     part.folder = layout.job_dir(host.root, part.id)
     (spec,) = remote_files.read_each(host.connection, [posixpath.join(part.folder, layout.SPEC)])
     with reading(host.settings.name, SPEC_OF_JOB):
         job = JobSpec.from_json(read_spec(spec or b""), host.settings, host.connection.facts.python)
     part.whole.asked = part.asked = job.resources
-    run = GroupRun(host, job._replace(results=results), part, _limits(host, job), earlier)
+    run = GroupRun(host, job._replace(results=results), part, _limits(host, job), first)
     part.whole.parts.add(run)
     return run
 
 
-def _later_parts(whole: SharedState, seen: set[str], results: ResultPolicy) -> list[GroupRun]:
-    """Return the parts that hosts have got since the beginning, in that order, but for those that were seen before."""
-    found = []
+def _add_later_parts(whole: SharedState, results: ResultPolicy) -> list[GroupRun]:
+    """Add the parts that hosts have got since the beginning, in that order, but for those that are known."""
+    found = {}
     for first in whole.parts.first.values():
         listed = first.host.connection.run(["ls", "-1", posixpath.join(first.folder, layout.MORE)]).result(_TIMEOUT_S)
-        found += [(name, first) for name in listed.out.decode("utf-8", "replace").split() if name not in seen]
-    runs = []
-    for name, first in sorted(found, key=operator.itemgetter(0)):
+        found.update(dict.fromkeys(listed.out.decode("utf-8", "replace").split(), first))
+    known, runs = {run.group.id for run in whole.parts.runs}, []
+    for name, first in sorted(found.items(), key=operator.itemgetter(0)):
         job_id = name.partition("-")[2]
-        retried = _about(first.host, job_id).retried if is_id(job_id) else None
+        retried = _about(first.host, job_id).retried if is_id(job_id) and job_id not in known else None
         # It may be on its way.
         if retried is not None:
-            seen.add(name)
             with reading(first.host.settings.name, layout.RETRIED):
                 own = sorted(map(whole.at, json.loads(retried)["items"]))
-            runs.append(_part(first.host, PartState(whole, job_id, first.group.host, "", own), first, results))
+            part = PartState(whole, job_id, first.group.host, "", own)
+            runs.append(_add_part(first.host, part, first, results))
     return runs
