@@ -20,7 +20,7 @@ from clusterfn.config.config_file import CallHost
 from clusterfn.config.host_text import reading
 from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, ConfigError, HostError, Unsatisfiable
-from clusterfn.hosts import loop, spoken_wait
+from clusterfn.hosts import loop
 from clusterfn.hosts.transports import prompts
 from clusterfn.packing.dependencies import JobArgument, reference_of
 from clusterfn.scheduler.base import Answer
@@ -62,12 +62,15 @@ def first_to_start(said: Said) -> str | None:
     return min(can, key=lambda name: can[name], default=None)
 
 
-def choose(among: Sequence[CallHost], name: str, given: Sequence[Any] = ()) -> CallHost:
-    """Choose the host of a call, and say in one line where it goes and why.
+def choose(
+    among: Sequence[CallHost], name: str, given: Sequence[Any], every: bool = False
+) -> list[tuple[CallHost, bool]]:
+    """Choose the host of a call, and whether it can start it soon; say in one line where it goes and why.
 
     Args:
         name: What its job is called after.
         given: Its arguments: the value of a job that lies on one of the hosts keeps the call there.
+        every: Choose all that can run it, for the items of a map; one host if these need something that lies there.
 
     Raises:
         Unsatisfiable: None of them can ever run it; there is a line for each.
@@ -77,28 +80,21 @@ def choose(among: Sequence[CallHost], name: str, given: Sequence[Any] = ()) -> C
     bound, why = _bound_to(among, given)
     if bound is not None:
         console.tell(f"{name} on {bound.host.name} ({why})")
-        return bound
-    said = _ask_all(among, name)
-    chosen = first_to_start(said)
-    others = [f"{host}: {_in_words(answer)}" for host, answer in said.items() if host != chosen and answer != NOW]
-    reasons = [_in_words(said[str(chosen)]), *others] if not others or said[str(chosen)] != NOW else others
-    console.tell(f"{name} on {chosen} ({'; '.join(reasons)})")
-    return next(call for call in among if call.host.name == chosen)
-
-
-def choose_several(among: Sequence[CallHost], name: str, given: Sequence[Any]) -> list[tuple[CallHost, bool]]:
-    """Return all hosts that can run the items of a map, each with whether it can start some now; say in one line which.
-
-    One host alone if something that they need lies there; raise as `choose`.
-    """
-    if among[0].options.resume or next(_jobs_in(given), None) is not None:
-        return [(choose(among, name, given), True)]
-    name = among[0].options.name or name
-    said = _ask_all(among, name, every=True)
-    able = {host: answer.wait_s <= BUILD_S for host, answer in said.items() if isinstance(answer, Outlook)}
-    others = "; ".join(f"{host}: {_in_words(answer)}" for host, answer in said.items() if answer != NOW)
-    console.tell(f"{name} on {', '.join(able)}{f' ({others})' if others else ''}")
-    return [(call, able[call.host.name]) for call in among if call.host.name in able]
+        return [(bound, True)]
+    every = every and next(_jobs_in(given), None) is None and not among[0].options.resume
+    said = _ask_all(among, name, every)
+    able = {host: answer for host, answer in said.items() if isinstance(answer, Outlook)}
+    chosen = list(able) if every else [str(first_to_start(said))]
+    reasons = [
+        f"{host}: {_in_words(answer)}"
+        for host, answer in said.items()
+        if answer != NOW and (every or host not in chosen)
+    ]
+    if not every and (not reasons or said[chosen[0]] != NOW):
+        reasons.insert(0, _in_words(said[chosen[0]]))
+    why = f" ({'; '.join(reasons)})" if reasons else ""
+    console.tell(f"{name} on {', '.join(chosen)}{why}")
+    return [(call, able[call.host.name].wait_s <= BUILD_S) for call in among if call.host.name in chosen]
 
 
 def _in_words(answer: Outlook | ClusterfnError) -> str:
@@ -169,7 +165,7 @@ def _answers_of(asked: Sequence[CallHost], name: str, every: bool) -> Said:
     late = list(answers)
     with loop.speaking(lambda: f"asking {', '.join(late)}: when could {name} start there?"):
         while True:
-            said = spoken_wait.answers_so_far(answers)
+            said = {host: answer.result() for host, answer in answers.items() if answer.done()}
             # What a host says that comes after one that can start the call at once would not change the choice.
             first = next((place for place, host in enumerate(answers) if said.get(host) == NOW), None)
             late[:] = [host for host in list(answers)[: None if every else first] if host not in said]

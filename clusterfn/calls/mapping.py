@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import Parameter
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from clusterfn.bridge import layout
@@ -25,14 +24,14 @@ from clusterfn.bridge.attributes import has_method, signature_of
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.text import counted
 from clusterfn.calls import history, job_display, leaving, sending, shared_group
-from clusterfn.calls.call import Prepared, complete, host_of, name_of
+from clusterfn.calls.call import Prepared, complete, hosts_of, name_of
 from clusterfn.calls.demand import demand_of, job_name
 from clusterfn.calls.failed_items import OnError, check_on_error
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_run import GroupRun
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.sent_group import limits_of
-from clusterfn.config import config_file, units
+from clusterfn.config import units
 from clusterfn.config.job_spec import Group
 from clusterfn.config.options import Options, unknown
 from clusterfn.config.spec import Resources
@@ -106,13 +105,12 @@ def run(
         console.tell(f"{job.id[:SHORT]} puts the files of item N into {made.outputs_to.name}/N")
     if not isinstance(made, shared_group.SharedState):
         return JobGroup(made, _send(shares[0], made))
-    owned = [{"host": share.one.job.host.name, "id": share.one.job.id, "items": list(share.own)} for share in shares]
-    shared = {layout.SHARED: json.dumps(owned).encode()}
+    shared = [(share.one.job.host.name, share.one.job.id, len(share.own)) for share in shares]
     for share in shares:
-        job = share.one.job
+        job = share.one.job._replace(shared=shared)
         folder = layout.job_dir(job.root, job.id)
         part = shared_group.PartState(made, job.id, job.host.name, folder, share.own)
-        made.parts.add(_send(share, part, shared))
+        made.parts.add(_send(share._replace(one=share.one._replace(job=job)), part))
     return shared_group.SharedGroup(made)
 
 
@@ -136,7 +134,9 @@ def _share_out(
 
     That is one if it would wait, and a mean number if only its scheduler knows.
     """
-    chosen = _hosts_of(options, how, name_of(function), [calls, constants])
+    # Items that run one at a time need one place.
+    in_turns = how.asks_for_turns(len(calls)) or min(len(calls), how.max_parallel) == 1
+    chosen = hosts_of(options, name_of(function), [calls, constants], every=not in_turns)
     prepared = [_prepare(function, calls, constants, call_host) for call_host, _ in chosen]
     if len(prepared) == 1:
         return [_share(*prepared[0], range(len(calls)), how)]
@@ -164,18 +164,6 @@ def _share(one: Prepared, packed: payload_items.Items, own: range, how: MapOptio
                 group = replace(group, chunk=math.ceil(group.chunk / _FINER))
     say_how(one, group, how)
     return HostShare(one._replace(job=one.job._replace(group=group)), packed, own, limits)
-
-
-def _hosts_of(options: Options, how: MapOptions, name: str, given: Sequence[Any]) -> list[tuple[CallHost, bool]]:
-    """Return the hosts of a map, each with whether it can start items now; raise as `host_choice.choose`."""
-    among, count = config_file.hosts_of_call(options), len(given[0])
-    # Items that run one at a time need one place.
-    if len(among) == 1 or how.asks_for_turns(count) or min(count, how.max_parallel) == 1:
-        return [(host_of(options, name, given), True)]
-    # It is imported late, because most calls name one host.
-    from clusterfn.calls import host_choice
-
-    return host_choice.choose_several(among, name, given)
 
 
 def _calls_of(iterables: Sequence[Iterable[Any]], name: str) -> list[tuple[Any, ...]]:
@@ -289,19 +277,16 @@ def say_how(one: Prepared, group: Group, how: MapOptions) -> None:
         console.tell(f"Using {mode} ({one.job.name}: {group.count})")
 
 
-def _send(share: HostShare, made: GroupState, shared: Mapping[str, bytes] = MappingProxyType({})) -> GroupRun:
-    """Send in one write what the host lacks, the group's folder, and the start of its elements.
-
-    Args:
-        shared: The file that says which host has which items, if several have them: each gets all, its own first.
-    """
+def _send(share: HostShare, made: GroupState) -> GroupRun:
+    """Send in one write what the host lacks, the group's folder, and the start of its elements."""
     one, packed, own, limits = share
     host, job = one.host, one.job._replace(arguments=labels.of_all(made.labels))
     made.given = sending.given_paths(host.root, one.payload)
     history.remember(made, one.config, job.results, job.secrets)
+    # Another host may later have some of its items run here.
     order = [*own, *(index for index in range(len(made)) if index not in own)]
     described = {layout.LABELS: made.labels, layout.ARGUMENTS: made.arguments}
-    files = {**shared, **{name: json.dumps(list(texts)).encode() for name, texts in described.items()}}
+    files = {name: json.dumps(list(texts)).encode() for name, texts in described.items()}
     files.update(payload_items.files_of(packed.data, packed.ends, order))
     if one.payload.inputs:
         files[layout.ITEM_INPUTS] = packed.described_inputs()

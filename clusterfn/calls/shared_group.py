@@ -28,6 +28,7 @@ from clusterfn.calls.group_state import GroupState, ItemOutcome
 from clusterfn.calls.retry import retry_items
 from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.hosts import loop
+from clusterfn.hosts.rpc.link import ConnectionState
 
 if TYPE_CHECKING:
     from clusterfn.calls.group_run import GroupRun
@@ -68,8 +69,13 @@ def next_giver(loads: Mapping[str, Load]) -> str | None:
 
 
 def next_taker(loads: Mapping[str, Load]) -> str:
-    """Return which host gets the items that another one has given up."""
-    return max(loads, key=lambda name: (loads[name].takes, not loads[name].left, loads[name].per_s))
+    """Return which host gets the items that another one has given up; one that may not get some only without others."""
+
+    def fitness(name: str) -> tuple[bool, bool, bool, float]:
+        load = loads[name]
+        return load.takes, load.takes or load.gives, not load.left, load.per_s
+
+    return max(loads, key=fitness)
 
 
 def shares(count: int, weights: Sequence[float]) -> list[int]:
@@ -140,14 +146,22 @@ class Parts:
     def close(self, end: Callable[[GroupRun], object]) -> None:
         """Move nothing any more, and end each open part this way; raise an error once all were asked."""
         self.is_closed = True
-        for index, ended in list(self.given_up.items()):
-            self.whole.end_item(index, ended)
         with self._sending:
             runs = self.open()
+        for index, ended in list(self.given_up.items()):
+            self.whole.end_item(index, ended)
         # Each is asked, whatever the others raise.
         with contextlib.ExitStack() as stack:
             for run in runs:
                 stack.callback(end, run)
+
+    def retry(self, failed: Sequence[int]) -> None:
+        """Have items that have ended run again, as if their hosts had given them up."""
+        self.is_closed = self.whole.is_stopping = False
+        self.given_up = {index: ended for index in failed if (ended := self.whole.ended(index)) is not None}
+        self.given_up_at = time.monotonic()
+        self.whole.reopen(failed)
+        self.whole.shown = len(self.whole) - len(failed)
 
     def move_some(self) -> None:
         """Send what was given up to another host; without any, have one give up half of what has not begun there."""
@@ -163,13 +177,14 @@ class Parts:
             states = self.whole.states
             for run in self.open(giver):
                 waiting = sum(part is run.group and states[index] == PENDING for index, part in self.owner.items())
-                loop.begin(run.give_up(math.ceil(waiting / 2)))
+                if waiting:
+                    loop.begin(run.give_up(math.ceil(waiting / 2)))
 
     def _load(self, host: str) -> Load:
         """Return what is left on a host."""
         states = self.whole.states
         counts = collections.Counter(states[index] for index, part in list(self.owner.items()) if part.host == host)
-        is_there = _link_of(self.first[host]) == "connected"
+        is_there = _link_of(self.first[host]).name == "connected"
         gives = is_there and time.monotonic() >= self._paused_until.get(host, 0.0)
         per_s = counts[RETURNED] / (time.monotonic() - self.whole.submitted_at)
         # On a host where nothing returns, nothing else would.
@@ -193,45 +208,30 @@ class Parts:
         first.host.connection.put(name, b"").result(_TIMEOUT_S)
         self.add(retry_items(first, indices, job_id, why))
 
-    def retry(self, failed: Sequence[int]) -> None:
-        """Send these items again, to one host from which the others get their share.
-
-        Raises:
-            ClusterfnError: None can be reached, or the items are no longer there.
-        """
-        whole, hosts = self.whole, [host for host, run in self.first.items() if _link_of(run) == "connected"]
-        if not hosts:
-            raise HostError("none of the hosts can be reached", host=whole.host, job=whole.id)
-        self.is_closed = whole.is_stopping = False
-        self._send(failed, max(hosts, key=lambda host: self._load(host).per_s), "again")
-        whole.shown = len(whole) - len(failed)
-
-    def fail_gone(self, gone_since: dict[str, float]) -> None:
-        """Give up a host that has had no connection for long, while another one has."""
+    def fail_gone(self) -> None:
+        """Give up a host that has had no connection for long, while another one has had one for as long."""
         links = {host: _link_of(run) for host, run in self.first.items()}
-        for host, link in links.items():
-            if link in ("connected", "waiting") or "connected" not in links.values():
-                gone_since.pop(host, None)
-            elif time.monotonic() > gone_since.setdefault(host, time.monotonic()) + GONE_S:
+        names = {host: link.name for host, link in links.items() if time.time() > link.since + GONE_S}
+        for run in self.open() if "connected" in names.values() else ():
+            if names.get(host := run.group.host) in ("reconnecting", "closed"):
                 message = f"{host} has been gone for {format_duration(GONE_S)}, and the item may have begun there"
                 hint = "group.retry_failed() runs it on another host"
-                for run in self.open(host):
-                    run.group.fail(HostError(message, host=host, job=run.group.id, hint=hint))
+                run.group.fail(HostError(message, host=host, job=run.group.id, hint=hint))
 
 
-def _link_of(run: GroupRun) -> str:
-    """Return the name of the state of the connection to its host. Opens none."""
-    return run.host.connection.link.state.name if run.host.is_connected else "closed"
+def _link_of(run: GroupRun) -> ConnectionState:
+    """Return the state of the connection to its host. Opens none."""
+    return run.host.connection.link.state if run.host.is_connected else ConnectionState("closed", 0.0)
 
 
 async def move(parts: Parts, work: Callable[[], object]) -> None:
     """Move items between the hosts until all have ended: `Parts.move_some`, or follow another process that does."""
     parts.turn += 1
-    turn, gone_since = parts.turn, dict[str, float]()
+    turn = parts.turn
     # A retry may begin another turn before this one has seen that all items had ended.
     while not parts.whole.done() and turn == parts.turn:
         await asyncio.sleep(_LOOK_S)
-        parts.fail_gone(gone_since)
+        parts.fail_gone()
         is_one_idle = any(not parts.open(host) for host in parts.first)
         if not parts.is_closed and (parts.given_up or is_one_idle):
             with contextlib.suppress(ClusterfnError):
