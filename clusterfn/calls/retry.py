@@ -57,7 +57,7 @@ def retry_items(old: GroupRun, failed: Sequence[int], job_id: str = "", why: str
     order = [*own, *(index for index in range(len(group)) if index not in own)]
     number = {index: place for place, index in enumerate(order)}
     files = {
-        layout.SPEC: json.dumps({**fields, "group": asdict(cast(Group, job.group))}).encode(),
+        layout.SPEC: json.dumps({**fields, "group": asdict(cast(Group, job.group)), "shared": job.shared}).encode(),
         layout.SCRIPT: script.replace(group.id.encode(), job.id.encode()),
         layout.PAYLOAD: payload,
         layout.LABELS: json.dumps([group.label(index) for index in failed]).encode(),
