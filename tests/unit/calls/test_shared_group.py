@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from clusterfn.calls.conclusion import GIVEN_UP_ITEM
+from clusterfn.calls.conclusion import GIVEN_UP_ITEM, WITHDRAWN_ITEM
 from clusterfn.calls.group_state import ItemOutcome
 from clusterfn.calls.shared_group import Load, PartState, SharedState, next_giver, next_taker, shares
 from clusterfn.errors import Cancelled, HostError
@@ -73,13 +73,15 @@ def test_an_item_that_a_host_gave_up_ends_where_it_runs_next_and_nowhere_else(pa
     assert whole.state == "RETURNED" and moved.done()
 
 
-def test_what_was_given_up_is_cancelled_once_nothing_is_moved_any_more(parts):
+def test_what_was_given_up_is_cancelled_once_nothing_is_moved_and_what_was_withdrawn_at_once(parts):
     a, b = parts
+    a.end_item(0, ItemOutcome("CANCELLED", None, Cancelled(WITHDRAWN_ITEM.message)))
+    assert a.whole.states[0] == "CANCELLED"
     b.end_item(3, GIVEN_UP)
     b.whole.parts.close(lambda run: None)
     b.end_item(2, GIVEN_UP)
 
-    assert b.whole.states == ["PENDING", "PENDING", "CANCELLED", "CANCELLED"]
+    assert b.whole.states == ["CANCELLED", "PENDING", "CANCELLED", "CANCELLED"]
 
 
 def test_a_host_that_is_gone_ends_what_it_had_and_what_runs_elsewhere_goes_on(parts):
