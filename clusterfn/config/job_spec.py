@@ -232,7 +232,7 @@ class JobSpec(NamedTuple):
             results=host.result_policy(),
             arguments=spec.get("arguments", ""),
             has_value=spec.get("has_value", True),
-            shared=spec.get("shared", ()),
+            shared=tuple(map(tuple, spec.get("shared", ()))),
         )
 
 
