@@ -294,9 +294,9 @@ def _read_directives(script: Path, options: dict[str, Any]) -> tuple[SbatchScrip
         return None, options
     called = parse_options({"host": options.get("host")})
     among = config_file.hosts_of_call(called)
-    has_slurm = any(keys_by_scheduler()[host.scheduler].of_call is not None for host in among.hosts)
+    has_slurm = any(keys_by_scheduler()[call.host.scheduler].of_call is not None for call in among)
     # A host with SLURM takes the lines as they are, and its own keys complete them.
-    host = among.config.resolve(called.host)[0] if has_slurm else among.hosts[0]
+    host = among[0].config.resolve(called.host)[0] if has_slurm else among[0].host
     given = {name: value for name, value in options.items() if value is not None}
     found = read_sbatch(text, has_slurm, script.name, given)
     if found is None:
@@ -342,8 +342,8 @@ def _with_header(script: Path, options: dict[str, Any]) -> dict[str, Any]:
     text = script.read_text(encoding="utf-8", errors="replace") if script.suffix == ".py" else ""
     if options.get("environment") or options.get("packages") or not header_of_script(text):
         return options
-    hosts = config_file.hosts_of_call(parse_options({"host": options.get("host")})).hosts
-    if all(host.environment for host in hosts):
+    among = config_file.hosts_of_call(parse_options({"host": options.get("host")}))
+    if all(call.host.environment for call in among):
         why = 'does not count, as the host names an environment; use it with environment="script"'
         console.tell(f"the header of {script.name} (# /// script) {why}")
         return options

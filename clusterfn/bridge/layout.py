@@ -124,9 +124,7 @@ ARGUMENTS = "arguments.json"
 ITEM_INPUTS = "item_inputs.json"
 # The group that a retry continues, and the indices of its items in that group.
 RETRIED = "retried.json"
-# Of a group that several hosts share: which has which items. On each of them, more/<n>-<id> names a group of items that
-# it has got later.
-SHARED = "shared.json"
+# Of a group that several hosts share: more/<n>-<id> names a group of items that this host has got later.
 MORE = "more"
 # claims/<chunk>, <chunk>.2, ...: the element that runs the chunk or took it over, its first item, and how many it has.
 CLAIMS = "claims"

@@ -118,14 +118,19 @@ def prepare(
 
 
 def host_of(options: Options, name: str, given: Sequence[Any] = ()) -> CallHost:
-    """Return the host of a call; of several, the one that `host_choice.choose` chooses, which may raise."""
+    """Return the host of a call; raise as `hosts_of`."""
+    return hosts_of(options, name, given)[0][0]
+
+
+def hosts_of(options: Options, name: str, given: Sequence[Any], every: bool = False) -> list[tuple[CallHost, bool]]:
+    """Return the host of a call, or of a map, with whether it can start soon; of several as `host_choice.choose`."""
     among = config_file.hosts_of_call(options)
-    if len(among.hosts) == 1:
-        return among.on(among.hosts[0])
+    if len(among) == 1:
+        return [(among[0], True)]
     # It is imported late, because most calls name one host.
     from clusterfn.calls import host_choice
 
-    return host_choice.choose(among, name, given)
+    return host_choice.choose(among, name, given, every)
 
 
 def prepare_held(chosen: CallHost, imports: Collection[str] = ()) -> Prepared:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _GROUP_TIMEOUT_S = 600.0
 STOPPED = SchedulerVerdict(layout.CANCELLED, "the group was stopped on request", stage="queue")
 WITHDRAWN_ITEM = SchedulerVerdict(layout.CANCELLED, "the item was withdrawn before it started", stage="queue")
+# Another host runs it, whose group has this item next.
+GIVEN_UP_ITEM = SchedulerVerdict(layout.CANCELLED, "the item was given up for another host", stage="queue")
 NEVER_BEGAN = SchedulerVerdict(layout.LOST, "the items were sent but never started", hint="group.retry_failed()")
 WITHDRAWN_JOB = SchedulerVerdict(
     layout.CANCELLED, "the job was withdrawn before it started", stage="queue", withdraw=True
@@ -75,17 +77,12 @@ def parse_conclusion(answer: Completed, host: Host, folder: str, what: str = "jo
 
 async def fail_unfinished_items(
     host: HostState, group: GroupState, folder: str, bridge: str, verdict: SchedulerVerdict
-) -> int:
-    """Give every item without an element this verdict, in the journal of the element in that folder; return how many.
-
-    The host says how many only if it was asked for some of them.
-    """
+) -> None:
+    """Give every item without an element this verdict, in the journal of the element in that folder."""
     request = json.dumps(verdict.as_dict()).encode()
     answer = await host.bridge.supervise("bury", folder, bridge=bridge, stdin=request, timeout_s=_GROUP_TIMEOUT_S)
     if answer.rc != 0:
         parse_conclusion(answer, host.settings, group.folder, "group")
-    with reading(host.settings.name, "how many items it gave up"):
-        return int(answer.out or 0)
 
 
 async def find_loss(host_state: HostState, folder: str, scheduler_name: str) -> ClusterfnError | None:

@@ -137,9 +137,6 @@ class GroupRun(GroupOnHost):
         for number in left.given_up:
             # The group gets its error.
             loop.start(self._bury(self.elements.tasks[number], conclusion.STOPPED))
-        for number in left.moved:
-            # How many were asked for first counts.
-            loop.start(self._withdraw_some(self.elements.tasks[number], 1))
         if left.is_stopped and not left.given_up:
             self.queue.cancel()
             self.conclude(conclusion.STOPPED)
@@ -333,26 +330,14 @@ class GroupRun(GroupOnHost):
             self.queue.await_submissions()
             self._await_failed(conclusion.WITHDRAWN_ITEM)
 
-    def give_up(self, most: int) -> int:
-        """Have so many items at most that no element has end as withdrawn, for another host; return how many did.
-
-        Raises:
-            ClusterfnError: The host could not do it.
-        """
+    async def give_up(self, most: int) -> None:
+        """Have so many items at most that no element has end as given up, for another host."""
         element = self.elements.add(self.elements.next_numbers(1)[0])
-        what = f"waiting for {self.group.host} to give up what has not begun of {self.group.id[:SHORT]}"
-        return loop.result(loop.start(self._withdraw_some(element, most)), what, _TIMEOUT_S)
-
-    async def _withdraw_some(self, element: ArrayTask, most: int) -> int:
         element.follow_now()
-        verdict = conclusion.WITHDRAWN_ITEM._replace(most=most)
-        try:
-            return await conclusion.fail_unfinished_items(
-                self.host, self.group, element.folder, self.job.bridge, verdict
-            )
-        except ClusterfnError:
-            element.over = True
-            raise
+        verdict = conclusion.GIVEN_UP_ITEM._replace(most=most)
+        # Without an answer the host keeps them, or their lines come all the same.
+        with contextlib.suppress(ClusterfnError):
+            await conclusion.fail_unfinished_items(self.host, self.group, element.folder, self.job.bridge, verdict)
 
     def _await_failed(self, verdict: SchedulerVerdict) -> None:
         what = f"waiting for {self.group.host} to conclude what has not begun of {self.group.id[:SHORT]}"

@@ -12,16 +12,15 @@ from concurrent.futures import FIRST_COMPLETED, wait
 from typing import Any, NamedTuple
 
 from clusterfn.bridge.job_states import PENDING
-from clusterfn.bridge.supervisor.text import counted, format_duration, in_one_line, last_lines, shortened
+from clusterfn.bridge.supervisor.text import format_duration, in_one_line, last_lines, shortened
 from clusterfn.calls import history, leaving
 from clusterfn.calls.demand import Demand, demand_of
 from clusterfn.calls.job_run import JobRun
-from clusterfn.config.config_file import CallHost, HostsOfCall
+from clusterfn.config.config_file import CallHost
 from clusterfn.config.host_text import reading
-from clusterfn.config.spec import Host
 from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, ConfigError, HostError, Unsatisfiable
-from clusterfn.hosts import loop, spoken_wait
+from clusterfn.hosts import loop
 from clusterfn.hosts.transports import prompts
 from clusterfn.packing.dependencies import JobArgument, reference_of
 from clusterfn.scheduler.base import Answer
@@ -29,7 +28,7 @@ from clusterfn.scheduler.base import Answer
 # A host that has not answered by then is passed over, and not asked for a while.
 PATIENCE_S = 5.0
 _PASSED_OVER_S = 60.0
-# Assumed where no host knows better: for the build of an environment, and for each job that comes before the call on a
+# Assumed where no host knows better: for the build of an environment, and for the call and each job before it on a
 # machine without room for it now.
 BUILD_S = 180.0
 JOB_S = 3600.0
@@ -40,35 +39,10 @@ _silent_until: dict[str, float] = {}
 
 
 class Outlook(NamedTuple):
-    """When a host would start a call, as it says.
+    """In how many seconds a host is expected to start a call, and why, as it says."""
 
-    Attributes:
-        wait_s: In so many seconds; None if it does not know.
-        before: How many jobs would come before it.
-        builds: Whether its environment would have to be built first.
-        reason: Why it would wait, in the words of the host.
-    """
-
-    wait_s: float | None = 0.0
-    before: int = 0
-    builds: bool = False
-    reason: str = ""
-
-    @property
-    def expected_s(self) -> float:
-        """In how many seconds the function is expected to start."""
-        waits_s = JOB_S * (1 + self.before) if self.wait_s is None else self.wait_s
-        return waits_s + (BUILD_S if self.builds else 0.0)
-
-    @property
-    def in_words(self) -> str:
-        """Say when, for the line that says which host was chosen."""
-        when = "can start it now"
-        if self.wait_s is None:
-            when = shortened(self.reason, _REASON) or f"{counted(self.before, 'job')} before it"
-        elif self.wait_s >= 1:
-            when = f"about {format_duration(self.wait_s)}"
-        return f"{when}, once its environment is built" if self.builds else when
+    wait_s: float = 0.0
+    words: str = "can start it now"
 
 
 # A host that can start the call at once.
@@ -81,61 +55,53 @@ def first_to_start(said: Said) -> str | None:
     """Return the host that is expected to start a call first; of several the first of the list. None can if None.
 
     Example:
-        >>> first_to_start({"tensor01": Outlook(wait_s=None), "tensor02": Outlook(), "cluster": Outlook(7200.0)})
+        >>> first_to_start({"tensor01": Outlook(JOB_S), "tensor02": Outlook(), "cluster": Outlook(7200.0)})
         'tensor02'
     """
-    can = {name: answer.expected_s for name, answer in said.items() if isinstance(answer, Outlook)}
+    can = {name: answer.wait_s for name, answer in said.items() if isinstance(answer, Outlook)}
     return min(can, key=lambda name: can[name], default=None)
 
 
-def choose(among: HostsOfCall, name: str, given: Sequence[Any] = ()) -> CallHost:
-    """Choose the host of a call, and say in one line where it goes and why.
+def choose(
+    among: Sequence[CallHost], name: str, given: Sequence[Any], every: bool = False
+) -> list[tuple[CallHost, bool]]:
+    """Choose the host of a call, and whether it can start it soon; say in one line where it goes and why.
 
     Args:
         name: What its job is called after.
         given: Its arguments: the value of a job that lies on one of the hosts keeps the call there.
+        every: Choose all that can run it, for the items of a map; one host if these need something that lies there.
 
     Raises:
         Unsatisfiable: None of them can ever run it; there is a line for each.
         HostError: None of them can now.
     """
-    name = among.options.name or name
-    bound = _bound_to(among, given)
+    name = among[0].options.name or name
+    bound, why = _bound_to(among, given)
     if bound is not None:
-        console.tell(f"{name} on {bound[0].name} ({bound[1]})")
-        return among.on(bound[0])
-    said = _ask_all(among, name)
-    chosen = first_to_start(said)
-    if chosen is None:
-        raise _none_can(among, name, said)
-    others = [f"{host}: {_in_words(answer)}" for host, answer in said.items() if host != chosen and answer != NOW]
-    why = [_in_words(said[chosen])] if not others or said[chosen] != NOW else []
-    console.tell(f"{name} on {chosen} ({'; '.join([*why, *others])})")
-    return among.on(next(host for host in among.hosts if host.name == chosen))
-
-
-def choose_several(among: HostsOfCall, name: str, given: Sequence[Any]) -> list[tuple[CallHost, bool]]:
-    """Return all hosts that can run the items of a map, each with whether it can start some now; say in one line which.
-
-    One host alone if something that they need lies there; raise as `choose`.
-    """
-    name = among.options.name or name
-    if among.options.resume or next(_jobs_in(given), None) is not None:
-        return [(choose(among, name, given), True)]
-    said = _ask_all(among, name, every=True)
-    can = {host: answer for host, answer in said.items() if isinstance(answer, Outlook)}
-    if not can:
-        raise _none_can(among, name, said)
-    others = "; ".join(f"{host}: {_in_words(answer)}" for host, answer in said.items() if answer != NOW)
-    console.tell(f"{name} on {', '.join(can)}{f' ({others})' if others else ''}")
-    return [(among.on(host), can[host.name].wait_s == 0) for host in among.hosts if host.name in can]
+        console.tell(f"{name} on {bound.host.name} ({why})")
+        return [(bound, True)]
+    every = every and next(_jobs_in(given), None) is None and not among[0].options.resume
+    said = _ask_all(among, name, every)
+    able = {host: answer for host, answer in said.items() if isinstance(answer, Outlook)}
+    chosen = list(able) if every else [str(first_to_start(said))]
+    reasons = [
+        f"{host}: {_in_words(answer)}"
+        for host, answer in said.items()
+        if answer != NOW and (every or host not in chosen)
+    ]
+    if not every and (not reasons or said[chosen[0]] != NOW):
+        reasons.insert(0, _in_words(said[chosen[0]]))
+    why = f" ({'; '.join(reasons)})" if reasons else ""
+    console.tell(f"{name} on {', '.join(chosen)}{why}")
+    return [(call, able[call.host.name].wait_s <= BUILD_S) for call in among if call.host.name in chosen]
 
 
 def _in_words(answer: Outlook | ClusterfnError) -> str:
-    return answer.in_words if isinstance(answer, Outlook) else shortened(in_one_line(answer.message), _REASON)
+    return shortened(answer.words if isinstance(answer, Outlook) else in_one_line(answer.message), _REASON)
 
 
-def _none_can(among: HostsOfCall, name: str, said: Said) -> ClusterfnError:
+def _none_can(among: Sequence[CallHost], name: str, said: Said) -> ClusterfnError:
     """Return the error where no host can run a call."""
     errors = {host: error for host, error in said.items() if isinstance(error, ClusterfnError)}
     first = next(iter(errors.values()))
@@ -145,25 +111,22 @@ def _none_can(among: HostsOfCall, name: str, said: Said) -> ClusterfnError:
     why = {host: "; ".join([error.message, *error.evidence[:1]]) for host, error in errors.items()}
     evidence = [f"{host}: {in_one_line(text)}" for host, text in why.items()]
     if any(isinstance(error, HostError) for error in errors.values()):
-        message = f"no host can take {name} now ({among.because})"
+        message = f"no host can take {name} now ({among[0].because})"
         hint = "call again later; `clusterfn check HOST` shows what a host lacks"
         return HostError(message, stage="submit", evidence=evidence, hint=hint, retryable=True)
-    message = f"no host can ever run {name} ({among.because})"
+    message = f"no host can ever run {name} ({among[0].because})"
     return Unsatisfiable(message, stage="submit", evidence=evidence, hint="ask for less, or add a host that has it")
 
 
-def _bound_to(among: HostsOfCall, given: Sequence[Any]) -> tuple[Host, str] | None:
+def _bound_to(among: Sequence[CallHost], given: Sequence[Any]) -> tuple[CallHost | None, str]:
     """Return the host on which something lies that the call needs there, and what; None if nothing does."""
-    by_name = {host.name: host for host in among.hosts}
-    for job in _jobs_in(given):
-        reference = reference_of(job)
+    by_name = {call.host.name: call for call in among}
+    for reference in map(reference_of, _jobs_in(given)):
         if reference.place is not None and reference.host in by_name:
             return by_name[reference.host], f"the value of {reference.label} is there"
-    resumed = among.options.resume
-    for entry in history.entries(resumed) if resumed else ():
-        if entry.host in by_name:
-            return by_name[entry.host], f"the checkpoint of {resumed} is there"
-    return None
+    resumed = among[0].options.resume
+    on = next((entry.host for entry in history.entries(resumed) if entry.host in by_name), "") if resumed else ""
+    return by_name.get(on), f"the checkpoint of {resumed} is there"
 
 
 def _jobs_in(value: Any) -> Iterator[JobArgument]:
@@ -177,29 +140,32 @@ def _jobs_in(value: Any) -> Iterator[JobArgument]:
             yield from _jobs_in(member)
 
 
-def _ask_all(among: HostsOfCall, name: str, every: bool = False) -> Said:
-    """Ask all hosts; those that were silent a moment ago only if no other can run the call.
+def _ask_all(among: Sequence[CallHost], name: str, every: bool = False) -> Said:
+    """Ask all hosts; those that were silent a moment ago only if no other can run the call. Raise if none can.
 
     Args:
         every: Whether the answers of all are awaited, and not only those that may change the choice of one.
     """
     now = time.monotonic()
-    silent = [host for host in among.hosts if _silent_until.get(repr(host), 0.0) > now]
-    said = _answers_of([host for host in among.hosts if host not in silent], among, name, every)
-    if silent and first_to_start(said) is None:
-        said.update(_answers_of(silent, among, name, every))
-    return {host.name: said[host.name] for host in among.hosts if host.name in said}
+    silent = [call for call in among if _silent_until.get(repr(call.host), 0.0) > now]
+    said = _answers_of([call for call in among if call not in silent], name, every)
+    if first_to_start(said) is None:
+        said.update(_answers_of(silent, name, every))
+    said = {call.host.name: said[call.host.name] for call in among if call.host.name in said}
+    if first_to_start(said) is None:
+        raise _none_can(among, name, said)
+    return said
 
 
-def _answers_of(asked: Sequence[Host], among: HostsOfCall, name: str, every: bool) -> Said:
+def _answers_of(asked: Sequence[CallHost], name: str, every: bool) -> Said:
     """Return what these hosts say; what cannot change the choice is not waited for, and left out."""
-    by_name = {host.name: host for host in asked}
-    answers = loop.ask_at_once(list(by_name), lambda host: ask(among.on(by_name[host]), name))
+    by_name = {call.host.name: call for call in asked}
+    answers = loop.ask_at_once(list(by_name), lambda host: ask(by_name[host], name))
     until = time.monotonic() + PATIENCE_S
     late = list(answers)
     with loop.speaking(lambda: f"asking {', '.join(late)}: when could {name} start there?"):
         while True:
-            said = spoken_wait.answers_so_far(answers)
+            said = {host: answer.result() for host, answer in answers.items() if answer.done()}
             # What a host says that comes after one that can start the call at once would not change the choice.
             first = next((place for place, host in enumerate(answers) if said.get(host) == NOW), None)
             late[:] = [host for host in list(answers)[: None if every else first] if host not in said]
@@ -209,9 +175,9 @@ def _answers_of(asked: Sequence[Host], among: HostsOfCall, name: str, every: boo
             # The time of the person who logs in does not count.
             until = time.monotonic() + PATIENCE_S if prompts.is_asking() else until
     said.update({host: HostError(f"no answer within {format_duration(PATIENCE_S)}", host=host) for host in late})
-    for host in asked:
-        if isinstance(said.get(host.name), HostError):
-            _silent_until[repr(host)] = time.monotonic() + _PASSED_OVER_S
+    for call in asked:
+        if isinstance(said.get(call.host.name), HostError):
+            _silent_until[repr(call.host)] = time.monotonic() + _PASSED_OVER_S
     return said
 
 
@@ -220,7 +186,7 @@ def ask(chosen: CallHost, name: str) -> Outlook:
     demand = demand_of(chosen, name)
     builds = demand.host.environments.must_be_built(demand.wanted)
     outlook = _of_cluster(demand) if demand.host.scheduler.has_nodes else _of_machine(demand)
-    return outlook._replace(builds=builds)
+    return Outlook(outlook.wait_s + BUILD_S, f"{outlook.words}, once its environment is built") if builds else outlook
 
 
 def _of_cluster(demand: Demand) -> Outlook:
@@ -230,7 +196,9 @@ def _of_cluster(demand: Demand) -> Outlook:
         ran = demand.host.connection.run(command, unset=scheduler.unset, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
         answer = Answer(ran.rc, ran.out.decode("utf-8", "replace"), ran.err.decode("utf-8", "replace"))
         wait_s = scheduler.expected_wait_s(answer)
-    return Outlook(None, reason=f"{scheduler.title} does not say when") if wait_s is None else Outlook(wait_s)
+    if wait_s is None:
+        return Outlook(JOB_S, f"{scheduler.title} does not say when")
+    return Outlook(wait_s, f"about {format_duration(wait_s)}") if wait_s >= 1 else NOW
 
 
 def _of_machine(demand: Demand) -> Outlook:
@@ -248,4 +216,4 @@ def _of_machine(demand: Demand) -> Outlook:
         raise HostError(f"{name} could not say when", host=name, evidence=last_lines(answer.err, 5))
     with reading(name, "when it could start a job"):
         said = json.loads(answer.out)
-        return NOW if said["starts"] is True else Outlook(None, int(said["before"]), reason=str(said["reason"]))
+        return NOW if said["starts"] is True else Outlook(JOB_S * (1 + int(said["before"])), str(said["reason"]))

@@ -24,14 +24,14 @@ from clusterfn.bridge.attributes import has_method, signature_of
 from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.supervisor.text import counted
 from clusterfn.calls import history, job_display, leaving, sending, shared_group
-from clusterfn.calls.call import Prepared, complete, host_of, name_of
+from clusterfn.calls.call import Prepared, complete, hosts_of, name_of
 from clusterfn.calls.demand import demand_of, job_name
 from clusterfn.calls.failed_items import OnError, check_on_error
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_run import GroupRun
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.sent_group import limits_of
-from clusterfn.config import config_file, units
+from clusterfn.config import units
 from clusterfn.config.job_spec import Group
 from clusterfn.config.options import Options, unknown
 from clusterfn.config.spec import Resources
@@ -45,7 +45,6 @@ from clusterfn.scheduler.base import SchedulerLimits
 
 if TYPE_CHECKING:
     from clusterfn.config.config_file import CallHost
-    from clusterfn.config.job_spec import JobSpec
     from clusterfn.hosts.host_state import HostState
 
 R = TypeVar("R")
@@ -93,123 +92,78 @@ def run(
     names = given_labels or labels.labels(labels.rows_to_show(function, calls))
     if not calls:
         return JobGroup(GroupState("", name, "", "", 0))
-    arguments = [] if given_labels else labels.argument_table(function, calls, constants or {})
-    asked = Asked(options, how, on_error, names, arguments)
-    chosen = _hosts_of(asked, name_of(function), [calls, constants])
-    prepared = [_prepare(function, calls, constants, call_host) for call_host, _ in chosen]
-    return _send_shares(_share_out(prepared, [starts for _, starts in chosen], asked), asked)
-
-
-class Asked(NamedTuple):
-    """What a map asks for: arguments of `run`, and what a person calls its items and sees of their arguments."""
-
-    options: Options
-    how: MapOptions
-    on_error: OnError | None
-    names: Sequence[str]
-    arguments: Sequence[Mapping[str, Any]]
-
-    def note(self, made: GroupState, job: JobSpec) -> None:
-        """Note in the state of a new group what is known of it."""
-        made.on_error, made.labels, made.arguments = self.on_error, self.names, self.arguments
-        made.on_interrupt, made.asked, made.has_value = self.options.on_interrupt, job.resources, job.has_value
-        if job.outputs:
-            made.outputs_to = Path.cwd() / f"{job.name}-{job.id[:SHORT]}"
-            console.tell(f"{job.id[:SHORT]} puts the files of item N into {made.outputs_to.name}/N")
+    shares = _share_out(function, calls, constants, options, how)
+    job, kind = shares[0].one.job, shared_group.SharedState if len(shares) > 1 else GroupState
+    hosts = ", ".join(share.one.job.host.name for share in shares)
+    made = kind(job.id, job.name, hosts, layout.job_dir(job.root, job.id), len(calls))
+    made.on_error, made.labels = on_error, names
+    made.on_interrupt, made.asked, made.has_value = options.on_interrupt, job.resources, job.has_value
+    if not given_labels:
+        made.arguments = labels.argument_table(function, calls, constants or {})
+    if job.outputs:
+        made.outputs_to = Path.cwd() / f"{job.name}-{job.id[:SHORT]}"
+        console.tell(f"{job.id[:SHORT]} puts the files of item N into {made.outputs_to.name}/N")
+    if not isinstance(made, shared_group.SharedState):
+        return JobGroup(made, _send(shares[0], made))
+    shared = [(share.one.job.host.name, share.one.job.id, len(share.own)) for share in shares]
+    for share in shares:
+        job = share.one.job._replace(shared=shared)
+        folder = layout.job_dir(job.root, job.id)
+        part = shared_group.PartState(made, job.id, job.host.name, folder, share.own)
+        made.parts.add(_send(share._replace(one=share.one._replace(job=job)), part))
+    return shared_group.SharedGroup(made)
 
 
 class HostShare(NamedTuple):
-    """What one host gets of a map: its items, and how many of them may run side by side."""
+    """What one host gets of a map: the items `own` of all that are packed, and what its scheduler allows."""
 
     one: Prepared
     packed: payload_items.Items
     own: range
-    at_once: int
-
-
-def _hosts_of(asked: Asked, name: str, given: Sequence[Any]) -> list[tuple[CallHost, bool]]:
-    """Return the hosts of a map, each with whether it can start items now; raise as `host_choice.choose`."""
-    among = config_file.hosts_of_call(asked.options)
-    # Items that run one at a time need one place.
-    in_turns = asked.how.asks_for_turns(len(asked.names)) or min(len(asked.names), asked.how.max_parallel) == 1
-    if len(among.hosts) == 1 or in_turns:
-        return [(host_of(asked.options, name, given), True)]
-    # It is imported late, because most calls name one host.
-    from clusterfn.calls import host_choice
-
-    return host_choice.choose_several(among, name, given)
+    limits: SchedulerLimits
 
 
 def _share_out(
-    prepared: Sequence[tuple[Prepared, payload_items.Items]], start: Sequence[bool], asked: Asked
+    function: Callable[..., Any],
+    calls: list[tuple[Any, ...]],
+    constants: Mapping[str, Any] | None,
+    options: Options,
+    how: MapOptions,
 ) -> list[HostShare]:
-    """Share out the items by how many each host can run at a time.
+    """Share out the items by how many each host can run at a time; raise as `run`.
 
     That is one if it would wait, and a mean number if only its scheduler knows.
     """
+    # Items that run one at a time need one place.
+    in_turns = how.asks_for_turns(len(calls)) or min(len(calls), how.max_parallel) == 1
+    chosen = hosts_of(options, name_of(function), [calls, constants], every=not in_turns)
+    prepared = [_prepare(function, calls, constants, call_host) for call_host, _ in chosen]
+    if len(prepared) == 1:
+        return [_share(*prepared[0], range(len(calls)), how)]
     machines = {place: one for place, (one, _) in enumerate(prepared) if not one.host.scheduler.has_nodes}
     rooms = {place: machine_capacity(one.host, one.job.resources).room() for place, one in machines.items()}
     mean = sum(rooms.values()) / len(rooms) if rooms else 1
-    weights = [rooms.get(place, mean) if starts else 1 for place, starts in enumerate(start)]
-    at_once = shared_group.shares(asked.how.max_parallel, weights)
-    counts = shared_group.shares(len(asked.names), [most and weight for most, weight in zip(at_once, weights)])
-    ends = itertools.accumulate(counts)
-    owned = [range(end - count, end) for count, end in zip(counts, ends)]
-    return [HostShare(*one, own, most) for one, own, most in zip(prepared, owned, at_once) if own]
+    weights = [rooms.get(place, mean) if starts else 1 for place, (_, starts) in enumerate(chosen)]
+    at_once = shared_group.shares(how.max_parallel, weights)
+    counts = shared_group.shares(len(calls), [most and weight for most, weight in zip(at_once, weights)])
+    ends = list(itertools.accumulate(counts))
+    owned = zip(prepared, map(range, [0, *ends], ends), at_once)
+    return [_share(*one, own, replace(how, max_parallel=most)) for one, own, most in owned if own]
 
 
-def _send_shares(shares: Sequence[HostShare], asked: Asked) -> JobGroup[Any, Any]:
-    """Send each host its share; of several, each gets the arguments of all items too."""
-    jobs, count = [share.one.job for share in shares], len(asked.names)
-    first, names = jobs[0], ", ".join(job.host.name for job in jobs)
-    kind = shared_group.SharedState if len(shares) > 1 else GroupState
-    whole = kind(first.id, first.name, names, layout.job_dir(first.root, first.id), count)
-    asked.note(whole, first)
-    parts = [{"host": job.host.name, "id": job.id, "items": list(share.own)} for job, share in zip(jobs, shares)]
-    for share in shares:
-        one, limits = _as_group(share, asked, len(shares))
-        job, files = one.job, _files(share, asked)
-        part = whole
-        if isinstance(whole, shared_group.SharedState):
-            folder = layout.job_dir(job.root, job.id)
-            part = shared_group.PartState(whole, job.id, job.host.name, folder, share.own)
-            files[layout.SHARED] = json.dumps(parts).encode()
-        part.given = sending.given_paths(one.host.root, one.payload)
-        history.remember(part, one.config, job.results, job.secrets)
-        run = GroupRun(one.host, job, part, limits)
-        if isinstance(whole, shared_group.SharedState):
-            whole.parts.add(run)
-        _send(one, files, run)
-    if isinstance(whole, shared_group.SharedState):
-        return shared_group.SharedGroup(shared_group.Mover(whole))
-    return JobGroup(whole, run)
-
-
-def _as_group(share: HostShare, asked: Asked, among: int) -> tuple[Prepared, SchedulerLimits]:
-    """Return the job of a share, one among so many, and what its scheduler allows."""
-    one, count, limits = share.one, len(share.own), SchedulerLimits()
-    how = replace(asked.how, max_parallel=share.at_once)
+def _share(one: Prepared, packed: payload_items.Items, own: range, how: MapOptions) -> HostShare:
+    """Return what a host gets, once it is known how it shares that out in turn; say it."""
+    count, limits = len(own), SchedulerLimits()
     with job_display.nothing_runs():
         if one.host.scheduler.has_nodes:
             limits = limits_of(one.host, one.job.resources.gpus, one.job.host)
             group = in_arrays(count, how, one.job.resources.time_s, limits)
         else:
             group = on_machine(count, how, machine_capacity(one.host, one.job.resources))
-            if among > 1 and how.chunk is None:
+            if count < len(packed.ends) and how.chunk is None:
                 group = replace(group, chunk=math.ceil(group.chunk / _FINER))
     say_how(one, group, how)
-    return one._replace(job=one.job._replace(group=group, arguments=labels.of_all(asked.names))), limits
-
-
-def _files(share: HostShare, asked: Asked) -> dict[str, bytes]:
-    """Return the files of the group's folder that other jobs do not have; its own items come first."""
-    packed, own = share.packed, share.own
-    order = [*own, *(index for index in range(len(asked.names)) if index not in own)]
-    described = {layout.LABELS: asked.names, layout.ARGUMENTS: asked.arguments}
-    files = {name: json.dumps(list(texts)).encode() for name, texts in described.items()}
-    if packed.payload.inputs:
-        files[layout.ITEM_INPUTS] = packed.described_inputs()
-    return {**files, **payload_items.files_of(packed.data, packed.ends, order)}
+    return HostShare(one._replace(job=one.job._replace(group=group)), packed, own, limits)
 
 
 def _calls_of(iterables: Sequence[Iterable[Any]], name: str) -> list[tuple[Any, ...]]:
@@ -323,17 +277,29 @@ def say_how(one: Prepared, group: Group, how: MapOptions) -> None:
         console.tell(f"Using {mode} ({one.job.name}: {group.count})")
 
 
-def _send(one: Prepared, files: Mapping[str, bytes], run: GroupRun) -> None:
+def _send(share: HostShare, made: GroupState) -> GroupRun:
     """Send in one write what the host lacks, the group's folder, and the start of its elements."""
-    host = one.host
+    one, packed, own, limits = share
+    host, job = one.host, one.job._replace(arguments=labels.of_all(made.labels))
+    made.given = sending.given_paths(host.root, one.payload)
+    history.remember(made, one.config, job.results, job.secrets)
+    # Another host may later have some of its items run here.
+    order = [*own, *(index for index in range(len(made)) if index not in own)]
+    described = {layout.LABELS: made.labels, layout.ARGUMENTS: made.arguments}
+    files = {name: json.dumps(list(texts)).encode() for name, texts in described.items()}
+    files.update(payload_items.files_of(packed.data, packed.ends, order))
+    if one.payload.inputs:
+        files[layout.ITEM_INPUTS] = packed.described_inputs()
+    run = GroupRun(host, job, made, limits)
     needs = sending.send_needs(host, one.payload, one.environment)
-    sent = [*sending.job_files(one.job, one.payload), *(TreeFile(name, data) for name, data in files.items())]
-    folder = sending.send_folder(run.queue, run.group, sent, needs)
-    leaving.remember_going(run.group)
+    sent = [*sending.job_files(job, one.payload), *(TreeFile(name, data) for name, data in files.items())]
+    folder = sending.send_folder(run.queue, made, sent, needs)
+    leaving.remember_going(made)
     run.queue.inputs = one.payload.inputs
     run.start(range(1, run.spec.elements + 1), [*needs.before, folder])
     if needs.environment is not None:
         needs.environment.report_to(run.elements.waits_for, run.elements.cannot_have)
+    return run
 
 
 @dataclass(frozen=True)
@@ -375,7 +341,7 @@ class MachineCapacity:
 
 
 def on_machine(count: int, how: MapOptions, machine: MachineCapacity) -> Group:
-    """HostShare out items on a host without a scheduler: as many processes as fit, which take what comes.
+    """Share out items on a host without a scheduler: as many processes as fit, which take what comes.
 
     Example:
         >>> on_machine(100, MapOptions(), MachineCapacity(by_cores=8))
@@ -393,7 +359,7 @@ def on_machine(count: int, how: MapOptions, machine: MachineCapacity) -> Group:
 
 
 def in_arrays(count: int, how: MapOptions, item_s: float | None, limits: SchedulerLimits) -> Group:
-    """HostShare out items on a scheduler with nodes: as elements of job arrays.
+    """Share out items on a scheduler with nodes: as elements of job arrays.
 
     Without `time=` there are as many as may run at once, and they pull until nothing is left. With it an element asks
     for the time of one chunk, as far as the partition allows. So there is one element for each chunk; those that are

@@ -44,9 +44,9 @@ def retry_items(old: GroupRun, failed: Sequence[int], job_id: str = "", why: str
         The retry; in the state of its group only these items are unfinished.
     """
     group = old.group
-    names = (layout.SPEC, layout.SCRIPT, layout.PAYLOAD, layout.ITEMS, layout.ITEMS_INDEX, layout.SHARED)
+    names = (layout.SPEC, layout.SCRIPT, layout.PAYLOAD, layout.ITEMS, layout.ITEMS_INDEX)
     paths = [posixpath.join(old.folder, name) for name in names]
-    spec, script, payload, data, index, shared = remote_files.read_each(old.host.connection, paths)
+    spec, script, payload, data, index = remote_files.read_each(old.host.connection, paths)
     if spec is None or script is None or payload is None or data is None or index is None:
         raise PayloadError("the items are no longer on the host", host=group.host, job=group.id, hint="call map again")
     job = old.job._replace(id=job_id or secrets.token_hex(8), group=_share_again(old.spec, len(failed)))
@@ -57,7 +57,7 @@ def retry_items(old: GroupRun, failed: Sequence[int], job_id: str = "", why: str
     order = [*own, *(index for index in range(len(group)) if index not in own)]
     number = {index: place for place, index in enumerate(order)}
     files = {
-        layout.SPEC: json.dumps({**fields, "group": asdict(cast(Group, job.group))}).encode(),
+        layout.SPEC: json.dumps({**fields, "group": asdict(cast(Group, job.group)), "shared": job.shared}).encode(),
         layout.SCRIPT: script.replace(group.id.encode(), job.id.encode()),
         layout.PAYLOAD: payload,
         layout.LABELS: json.dumps([group.label(index) for index in failed]).encode(),
@@ -65,8 +65,6 @@ def retry_items(old: GroupRun, failed: Sequence[int], job_id: str = "", why: str
         layout.RETRIED: json.dumps({"of": group.id, "items": list(failed)}).encode(),
         **payload_items.files_of(data, ends, [number[index] for index in failed]),
     }
-    if shared is not None:
-        files[layout.SHARED] = shared
     # The host has deleted the secrets of the first try, so this process sends its own.
     if fields["secrets"]:
         left = _names_of_secrets(old, fields["secrets"])

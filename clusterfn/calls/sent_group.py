@@ -8,7 +8,7 @@ import json
 import operator
 import posixpath
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import SHORT
@@ -16,10 +16,10 @@ from clusterfn.calls import remote_state
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_run import GroupRun
 from clusterfn.calls.group_state import GroupState
-from clusterfn.calls.shared_group import Mover, PartState, SharedGroup, SharedState
+from clusterfn.calls.shared_group import PartState, SharedGroup, SharedState
 from clusterfn.config import config_file
 from clusterfn.config.host_text import reading
-from clusterfn.config.job_spec import SPEC_OF_JOB, Group, JobSpec, is_id, read_spec
+from clusterfn.config.job_spec import MOST_ITEMS, SPEC_OF_JOB, Group, JobSpec, is_id, read_spec
 from clusterfn.config.spec import Host, ResultPolicy
 from clusterfn.display import console
 from clusterfn.errors import ClusterfnError
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from clusterfn.hosts.host_state import HostState
 
 _TIMEOUT_S = 60.0
+_ABOUT = (layout.LABELS, layout.ARGUMENTS, layout.RETRIED)
 
 
 def limits_of(host_state: HostState, gpus: int, host: Host) -> SchedulerLimits:
@@ -55,44 +56,33 @@ def _output(reply: Reply[Any]) -> str:
 
 def attach(host: HostState, spec: Mapping[str, Any], results: ResultPolicy) -> JobGroup[Any, Any]:
     """Attach to the group that was sent with this spec.json; `results` is what is accepted of its values."""
-    about = _about(host, spec["id"])
-    if about.shared is not None:
-        return _attach_shared(host, spec, about.shared, results)
-    run = _attached(host, spec, about, results)
+    if spec.get("shared"):
+        return _attach_shared(host, spec, results)
+    run = _attached(host, spec, results)
     return JobGroup(run.group, run)
 
 
-class _About(NamedTuple):
-    """What the folder of a group says of its items; the last two are the contents of files."""
-
-    labels: list[str]
-    arguments: list[dict[str, Any]]
-    retried: bytes | None
-    shared: bytes | None
-
-
-def _about(host: HostState, job_id: str) -> _About:
-    names = (layout.LABELS, layout.ARGUMENTS, layout.RETRIED, layout.SHARED)
-    paths = [posixpath.join(layout.job_dir(host.root, job_id), name) for name in names]
-    labels, arguments, retried, shared = remote_files.read_each(host.connection, paths)
+def _about(host: HostState, job_id: str) -> tuple[list[str], list[dict[str, Any]], str, list[int]]:
+    """Return the labels and arguments of a group's items, and the group that it continues with these of its items."""
+    paths = [posixpath.join(layout.job_dir(host.root, job_id), name) for name in _ABOUT]
+    labels, arguments, retried = remote_files.read_each(host.connection, paths)
     with reading(host.settings.name, f"the items of {job_id[:SHORT]}"):
+        earlier = dict(json.loads(retried or b'{"of": "", "items": []}'))
         shown = list(map(dict, json.loads(arguments or b"[]")))
-        return _About(list(map(str, json.loads(labels or b"[]"))), shown, retried, shared)
+        return list(map(str, json.loads(labels or b"[]"))), shown, str(earlier["of"]), list(map(int, earlier["items"]))
 
 
-def _attached(host: HostState, spec: Mapping[str, Any], about: _About, results: ResultPolicy) -> GroupRun:
+def _attached(host: HostState, spec: Mapping[str, Any], results: ResultPolicy) -> GroupRun:
     with reading(host.settings.name, SPEC_OF_JOB):
         job = JobSpec.from_json(spec, host.settings, host.connection.facts.python)._replace(results=results)
     folder = layout.job_dir(job.root, job.id)
-    with reading(host.settings.name, f"the items of {job.id[:SHORT]}"):
-        earlier = dict(json.loads(about.retried or b'{"of": "", "items": []}'))
-        tried, retried = str(earlier["of"]), list(map(int, earlier["items"]))
+    labels, arguments, tried, retried = _about(host, job.id)
     before = _tried_before(host, job, tried) if tried else None
     if before is not None:
         group = before.group.with_items_again(retried, job.id, folder)
     else:
         group = GroupState(job.id, job.name, host.settings.name, folder, cast(Group, job.group).count)
-        group.labels, group.arguments = about.labels, about.arguments
+        group.labels, group.arguments = labels, arguments
     group.sent_here, group.asked, group.has_value = False, job.resources, job.has_value
     run = GroupRun(host, job, group, _limits(host, job), before)
     _follow([run])
@@ -119,61 +109,57 @@ def _tried_before(host: HostState, job: JobSpec, of: str) -> GroupRun | None:
         return None
     with reading(host.settings.name, SPEC_OF_JOB):
         before = read_spec(spec)
-    return _attached(host, before, _about(host, of), job.results)
+    return _attached(host, before, job.results)
 
 
-def _attach_shared(
-    host: HostState, spec: Mapping[str, Any], shared: bytes, results: ResultPolicy
-) -> JobGroup[Any, Any]:
+def _attach_shared(host: HostState, spec: Mapping[str, Any], results: ResultPolicy) -> JobGroup[Any, Any]:
     """Attach to a group that several hosts share, by what one of them has of it."""
-    with reading(host.settings.name, layout.SHARED):
-        parts = [(str(part["host"]), str(part["id"]), list(map(int, part["items"]))) for part in json.loads(shared)]
-        hosts, ids, owned = zip(*parts)
-        count = sum(map(len, owned))
-        if sorted(itertools.chain(*owned)) != list(range(count)) or not all(map(is_id, ids)):
+    with reading(host.settings.name, SPEC_OF_JOB):
+        parts = [(str(name), str(job_id), int(count)) for name, job_id, count in spec["shared"]]
+        hosts, ids, counts = zip(*parts)
+        if min(counts) < 0 or sum(counts) > MOST_ITEMS or not all(map(is_id, ids)):
             raise ValueError("its parts")
-    about = _about(host, dict(zip(hosts, ids)).get(host.settings.name, ids[0]))
-    whole = SharedState(ids[0], spec["name"], ", ".join(hosts), layout.job_dir(host.root, ids[0]), count)
-    whole.labels, whole.arguments = about.labels, about.arguments
+    whole = SharedState(ids[0], spec["name"], ", ".join(hosts), layout.job_dir(host.root, ids[0]), sum(counts))
+    whole.labels, whole.arguments, *_ = _about(host, dict(zip(hosts, ids)).get(host.settings.name, ids[0]))
     whole.sent_here, whole.has_value = False, bool(spec.get("has_value", True))
-    runs, known, seen = [], config_file.load(), set[str]()
-    for host_name, job_id, own in parts:
-        part = PartState(whole, job_id, host_name, "", own)
+    known = config_file.load()
+    for (host_name, job_id, count), end in zip(parts, itertools.accumulate(counts)):
+        part = PartState(whole, job_id, host_name, "", range(end - count, end))
         try:
             there = host if host_name == host.settings.name else open_host(known.resolve(host_name)[0])
-            runs.append(_part(there, part, None, results))
+            _add_part(there, part, None, results)
         except ClusterfnError as error:
-            whole.parts.lose(own, error)
-    _follow([*runs, *_later_parts(whole, seen, results)])
-    return SharedGroup(Mover(whole, lambda: _follow(_later_parts(whole, seen, results))))
+            whole.parts.lose(part.own, error)
+    _add_later_parts(whole, results)
+    _follow(whole.parts.runs)
+    return SharedGroup(whole, lambda: _follow(_add_later_parts(whole, results)))
 
 
-def _part(host: HostState, part: PartState, earlier: GroupRun | None, results: ResultPolicy) -> GroupRun:
-    """Return a part of a group that several hosts share, which is not followed yet."""
+def _add_part(host: HostState, part: PartState, first: GroupRun | None, results: ResultPolicy) -> GroupRun:
+    """Add a part to a group that several hosts share, which is not followed yet."""
     part.folder = layout.job_dir(host.root, part.id)
     (spec,) = remote_files.read_each(host.connection, [posixpath.join(part.folder, layout.SPEC)])
     with reading(host.settings.name, SPEC_OF_JOB):
         job = JobSpec.from_json(read_spec(spec or b""), host.settings, host.connection.facts.python)
     part.whole.asked = part.asked = job.resources
-    run = GroupRun(host, job._replace(results=results), part, _limits(host, job), earlier)
+    run = GroupRun(host, job._replace(results=results), part, _limits(host, job), first)
     part.whole.parts.add(run)
     return run
 
 
-def _later_parts(whole: SharedState, seen: set[str], results: ResultPolicy) -> list[GroupRun]:
-    """Return the parts that hosts have got since the beginning, in that order, but for those that were seen before."""
-    found = []
+def _add_later_parts(whole: SharedState, results: ResultPolicy) -> list[GroupRun]:
+    """Add the parts that hosts have got since the beginning, in that order, but for those that are known."""
+    found = {}
     for first in whole.parts.first.values():
         listed = first.host.connection.run(["ls", "-1", posixpath.join(first.folder, layout.MORE)]).result(_TIMEOUT_S)
-        found += [(name, first) for name in listed.out.decode("utf-8", "replace").split() if name not in seen]
-    runs = []
-    for name, first in sorted(found, key=operator.itemgetter(0)):
+        found.update(dict.fromkeys(listed.out.decode("utf-8", "replace").split(), first))
+    known, runs = {run.group.id for run in whole.parts.runs}, []
+    for name, first in sorted(found.items(), key=operator.itemgetter(0)):
         job_id = name.partition("-")[2]
-        retried = _about(first.host, job_id).retried if is_id(job_id) else None
-        # It may be on its way.
-        if retried is not None:
-            seen.add(name)
-            with reading(first.host.settings.name, layout.RETRIED):
-                own = sorted(map(whole.at, json.loads(retried)["items"]))
-            runs.append(_part(first.host, PartState(whole, job_id, first.group.host, "", own), first, results))
+        if is_id(job_id) and job_id not in known:
+            *_, of, own = _about(first.host, job_id)
+            # It may be on its way.
+            if of:
+                part = PartState(whole, job_id, first.group.host, "", sorted(map(whole.at, own)))
+                runs.append(_add_part(first.host, part, first, results))
     return runs

@@ -6,6 +6,7 @@ A machine without a scheduler is asked by `supervise.py gpus`, a cluster by its 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import time
@@ -28,6 +29,7 @@ from clusterfn.hosts.host_state import HostState, open_host
 from clusterfn.scheduler.base import Question
 
 _MACHINE_HEAD = ("GPU", "NAME", "MEMORY", "USE", "HELD BY")
+_ALL_HEAD = ("HOST", *_MACHINE_HEAD)
 _MACHINE_SPARE = ("NAME", "MEMORY", "USE")
 _MACHINE_QUEUE_HEAD = ("", "WAITING", "FOR", "SINCE", "")
 _REASON = 160
@@ -170,13 +172,9 @@ def cluster_tables(report: Mapping[str, Any], room: int | None = None) -> str:
 def gpus(args: argparse.Namespace) -> int:
     """Print the GPUs of a host and their queue, or of several hosts all GPUs; return 1 if one of these cannot say."""
     _, hosts, _ = target.hosts(args.host, "gpus")
-    if args.watch:
-        with ended_by_key():
-            _watch(hosts)
-        return 0
-    if len(hosts) > 1:
-        return _gpus_of_all(hosts, args.json)
-    report = _report(open_host(hosts[0]))
+    if args.watch or len(hosts) > 1:
+        return _gpus_of_all({host.name: host for host in hosts}, args.json, args.watch)
+    report = _report(hosts[0])
     if args.json:
         print(console.as_json(report))
     elif report.get("nodes"):
@@ -189,60 +187,49 @@ def gpus(args: argparse.Namespace) -> int:
     return 0
 
 
-def _report(host: HostState) -> dict[str, Any]:
+def _report(settings: Host) -> dict[str, Any]:
+    host = open_host(settings)
     asked = ask_cluster(host) if host.scheduler.has_nodes else ask_machine(host)
-    return {"host": host.settings.name, "scheduler": host.settings.scheduler, **asked}
+    return {"host": settings.name, "scheduler": settings.scheduler, **asked}
 
 
-_ALL_HEAD = ("HOST", "GPU", "NAME", "MEMORY", "USE", "HELD BY")
-
-
-def _watch(hosts: Sequence[Host]) -> None:
-    """Show all GPUs again and again."""
+def _gpus_of_all(hosts: Mapping[str, Host], as_json: bool, watch: bool) -> int:
+    """Print the GPUs of all hosts in one table, or show it again and again."""
     shown = TerminalLines(sys.stdout)
-    while True:
-        reports, lacking = _ask_all(hosts)
-        shown.show("\n".join([*([tables_of_all(reports)] if reports else []), *lacking]))
-        time.sleep(_EVERY_S)
-
-
-def _ask_all(hosts: Sequence[Host]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return what is known of each host that answers, and a sentence about each other one."""
-    by_name = {host.name: host for host in hosts}
-    answers = ask_each(list(by_name), lambda name: _report(open_host(by_name[name])))
-    errors = {name: answer.message for name, answer in answers.items() if isinstance(answer, ClusterfnError)}
-    lacking = [f"no GPUs of {name} are shown: {in_one_line(message)}" for name, message in errors.items()]
-    return [answer for answer in answers.values() if not isinstance(answer, ClusterfnError)], lacking
-
-
-def _gpus_of_all(hosts: Sequence[Host], as_json: bool) -> int:
-    reports, lacking = _ask_all(hosts)
+    with ended_by_key() if watch else contextlib.nullcontext():
+        while True:
+            answers = ask_each(list(hosts), lambda name: _report(hosts[name]))
+            errors = {name: answer.message for name, answer in answers.items() if isinstance(answer, ClusterfnError)}
+            lacking = [f"no GPUs of {name} are shown: {in_one_line(message)}" for name, message in errors.items()]
+            reports = [answer for answer in answers.values() if not isinstance(answer, ClusterfnError)]
+            if not watch:
+                break
+            shown.show("\n".join([tables_of_all(reports), *lacking]))
+            time.sleep(_EVERY_S)
     for sentence in lacking:
         console.warn(sentence)
-    if as_json:
-        print(console.as_json(reports))
-    elif reports:
-        print(tables_of_all(reports))
+    print(console.as_json(reports) if as_json else tables_of_all(reports))
     return 1 if lacking else 0
 
 
 def tables_of_all(reports: Sequence[Mapping[str, Any]]) -> str:
     """Format the GPUs of several hosts as one table, the free ones first, after a line of sums."""
-    rows: list[tuple[str, int, int, Sequence[str]]] = []
-    for report in reports:
-        host = report["host"]
-        rows += [(host, int(_held_by(gpu) == _FREE), 1, _machine_row(gpu)) for gpu in report.get("gpus", ())]
-        for node in report.get("nodes", ()):
+    rows: list[tuple[int, int, Sequence[str]]] = []
+    sums = []
+    for host, of_machine, nodes in [
+        (report["host"], report.get("gpus", ()), report.get("nodes", ())) for report in reports
+    ]:
+        found = [(int(_held_by(gpu) == _FREE), 1, (host, *_machine_row(gpu))) for gpu in of_machine]
+        for node in nodes:
             left = 0 if node["used"] is None else node["total"] - node["used"]
             free = f"{'?' if node['used'] is None else left} of {node['total']} free, {node['state']}"
-            rows.append((host, left, node["total"], (node["node"], node["type"] or "-", "-", "-", free)))
-    sums = [
-        f"{name} {_sum([row for row in rows if row[0] == name])}" for name in (report["host"] for report in reports)
-    ]
+            found.append((left, node["total"], (host, node["node"], node["type"] or "-", "-", "-", free)))
+        sums.append(f"{host} {_sum(found)}")
+        rows += found
     first = f"{_sum(rows)} GPUs free: {', '.join(sums)}"
-    shown = [(host, *cells) for host, _, _, cells in sorted(rows, key=lambda row: not row[1])]
+    shown = [cells for _, _, cells in sorted(rows, key=lambda row: not row[0])]
     return f"{first}\n\n{table(_ALL_HEAD, shown)}" if shown else first
 
 
-def _sum(rows: Sequence[tuple[str, int, int, Sequence[str]]]) -> str:
-    return f"{sum(free for _, free, _, _ in rows)} of {sum(total for _, _, total, _ in rows)}"
+def _sum(rows: Sequence[tuple[int, int, Sequence[str]]]) -> str:
+    return f"{sum(free for free, _, _ in rows)} of {sum(total for _, total, _ in rows)}"

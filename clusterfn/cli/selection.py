@@ -218,7 +218,7 @@ def ask_each(hosts: Sequence[str], ask: Callable[[str], R]) -> dict[str, R | Clu
         return f"waiting for {', '.join(name for name, answer in answers.items() if not answer.done())}"
 
     spoken_wait.wait_for(answers.values(), describe)
-    return spoken_wait.answers_so_far(answers)
+    return {name: answer.result() for name, answer in answers.items()}
 
 
 def _list_each(hosts: Sequence[str], command: str) -> list[JobInfo]:

@@ -34,21 +34,17 @@ _OURS = str(Path(__file__).parents[1]) + os.sep
 _KEYWORD = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
-def host(name: str | None, command: str, after: str = "") -> tuple[config_file.Config, Host, str]:
-    """Return the configuration, the host of that name (None: the one that a call would use), and what decided.
-
-    Args:
-        after: What comes after the host in the line of an error.
-
-    Raises:
-        ConfigError: As `hosts`, or it is a list of several.
-    """
-    configuration, _, because = hosts(name, command, after)
+def host(name: str | None, command: str) -> tuple[config_file.Config, Host, str]:
+    """Return the same as `hosts` for a single host; raise ConfigError also for a list of several."""
+    configuration, _, because = hosts(name, command)
     return configuration, configuration.resolve(name)[0], because
 
 
 def hosts(name: str | None, command: str, after: str = "") -> tuple[config_file.Config, list[Host], str]:
-    """Return the same with all hosts of a list.
+    """Return the configuration, the hosts of that name (None: those of a call without one), and what decided.
+
+    Args:
+        after: What comes after the host in the line of an error.
 
     Raises:
         ConfigError: There is no such host, or several and no default.

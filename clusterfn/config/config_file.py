@@ -165,39 +165,29 @@ class CallHost(NamedTuple):
         config: What clusterfn.yml says.
         host: The host.
         because: What decided that: a clause for messages.
-        called: The host with the options of the call for its scheduler.
         options: The options of the call; with $CLUSTERFN_LOCAL without those that only its host can fulfil.
     """
 
     config: Config
     host: Host
     because: str
-    called: Host
     options: Options
 
-
-class HostsOfCall(NamedTuple):
-    """Among which hosts a call chooses, in their order; most calls have one. The other fields are as in `CallHost`."""
-
-    config: Config
-    hosts: Sequence[Host]
-    because: str
-    options: Options
-
-    def on(self, host: Host) -> CallHost:
-        """Return where the call goes if it goes to this host; raise as `_for_call`."""
-        options = without_needs(self.options) if runs_locally() else self.options
-        called = _for_call(host, options) if options.scheduler_options else host
-        return CallHost(self.config, host, self.because, called, options)
+    @property
+    def called(self) -> Host:
+        """The host with the options of the call for its scheduler; raise as `_for_call`."""
+        return _for_call(self.host, self.options) if self.options.scheduler_options else self.host
 
 
-def hosts_of_call(options: Options) -> HostsOfCall:
+def hosts_of_call(options: Options) -> list[CallHost]:
     """Find among which hosts a call chooses; raise ConfigError as `load` does, or while a file is imported."""
     # The cheap test comes first, because most programs never load multiprocessing, and calls must be fast.
     if import_time.imported is not None or "multiprocessing.process" in sys.modules:
         import_time.reject_call()
     config = load()
-    return HostsOfCall(config, *config.hosts_named(options.host), options)
+    hosts, because = config.hosts_named(options.host)
+    options = without_needs(options) if runs_locally() else options
+    return [CallHost(config, host, because, options) for host in hosts]
 
 
 def runs_locally() -> bool:

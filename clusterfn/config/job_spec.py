@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -149,6 +149,7 @@ class JobSpec(NamedTuple):
     arguments: str = ""
     has_value: bool = True
     notify: Mapping[str, Any] = {}
+    shared: Sequence[tuple[str, str, int]] = ()
 
     @property
     def restarts(self) -> bool:
@@ -188,6 +189,7 @@ class JobSpec(NamedTuple):
             {"scheduler_options": dict(self.scheduler_options)} if self.scheduler_options else {},
             {"clusters": host.clusters} if host.clusters else {},
             {} if self.has_value else {"has_value": False},
+            {"shared": self.shared} if self.shared else {},
         ]
         record = {key: value for part in parts for key, value in part.items()}
         return json.dumps(record, indent=1).encode()
@@ -230,6 +232,7 @@ class JobSpec(NamedTuple):
             results=host.result_policy(),
             arguments=spec.get("arguments", ""),
             has_value=spec.get("has_value", True),
+            shared=tuple(map(tuple, spec.get("shared", ()))),
         )
 
 
@@ -252,7 +255,7 @@ _TYPES: Mapping[str, type] = {
 # The id becomes a part of paths and patterns, so nothing else may pass.
 _ID = re.compile(r"[0-9a-f]{16}")
 # Each item takes memory on this machine before its result comes, so a host must not announce any number.
-_MOST_ITEMS = 10_000_000
+MOST_ITEMS = 10_000_000
 SPEC_OF_JOB = f"{layout.SPEC} of the job"
 
 
@@ -265,7 +268,7 @@ def read_spec(data: bytes) -> dict[str, Any]:
             raise ValueError(f"its {name!r} is of the type {type(spec[name]).__name__}")
     if not is_id(spec["id"]) or type(spec.get("group") or {}) is not dict:
         raise ValueError("its id, or its group")
-    if (spec.get("group") or {"count": 0})["count"] > _MOST_ITEMS:
+    if (spec.get("group") or {"count": 0})["count"] > MOST_ITEMS:
         raise ValueError("its number of items")
     if not all(type(text) is str for text in [*spec["secrets"], *spec["outputs"]]):
         raise ValueError("its secrets, or its outputs")

@@ -131,8 +131,7 @@ class EnvironmentResolver:
 
         spec = resolve.read_specification(text, wanted.packages)
         with self._finding:
-            is_known = self._locked(spec, wanted.gpus) is not None
-            if not is_known and explain_stale_lock(self._host, spec, wanted.gpus):
+            if explain_stale_lock(self._host, spec, wanted.gpus):
                 return True
             made = self.resolve_made(spec, wanted.gpus, lambda _: None).made
         return made is not None and bool(self._host.missing([made.ready]))
@@ -168,15 +167,12 @@ class EnvironmentResolver:
         return self._known[environment]
 
     def resolve_made(self, spec: Specification, gpus: int, say: Say) -> ResolvedEnvironment:
-        known = self._locked(spec, gpus)
-        if known is None:
+        key = f"{bool(gpus)} {spec.title} {spec.input_hash}"
+        known = self._known.get(key)
+        if known is None or known.made is None or known.made.lock.is_changed():
             made = lock_environment(self._host, spec, gpus, say)
-            known = self._known[_key(spec, gpus)] = ResolvedEnvironment(made.interpreter, {}, made)
+            self._known[key] = known = ResolvedEnvironment(made.interpreter, {}, made)
         return known
-
-    def _locked(self, spec: Specification, gpus: int) -> ResolvedEnvironment | None:
-        known = self._known.get(_key(spec, gpus))
-        return known if known is not None and known.made is not None and not known.made.lock.is_changed() else None
 
     def _found_or_made(self, wanted: EnvironmentRequest, say: Say, imports: set[str]) -> ResolvedEnvironment:
         """Find the host's Python of the caller's version if it has what the function imports; else make one."""
@@ -199,10 +195,6 @@ class EnvironmentResolver:
                 create = f'create one on the host ({by_pip}) and set environment="venv:~/v"'
                 lacking.hint = f"{error.hint}; or {lacking.hint if lacking.message == existing.NO_PYTHON else create}"
                 raise lacking from error
-
-
-def _key(spec: Specification, gpus: int) -> str:
-    return f"{bool(gpus)} {spec.title} {spec.input_hash}"
 
 
 def lock_environment(host: ConnectedHost, spec: Specification, gpus: int, say: Say) -> LockedEnvironment:

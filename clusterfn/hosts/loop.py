@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, NamedTuple, TypeVar, cast
 
-from clusterfn.errors import Unreachable
+from clusterfn.errors import ClusterfnError, Unreachable
 from clusterfn.hosts import exit_flush, spoken_wait
 
 T = TypeVar("T")
@@ -129,9 +129,18 @@ async def in_thread(work: Callable[[], T], name: str) -> T:
     return await asyncio.shield(asyncio.wrap_future(ended))
 
 
-def ask_at_once(hosts: Iterable[str], ask: Callable[[str], T]) -> dict[str, concurrent.futures.Future[T]]:
-    """Ask all hosts at the same time; a host that does not answer keeps nothing from ending at Ctrl-C."""
-    return {host: start(in_thread(functools.partial(ask, host), f"clusterfn-ask-{host}")) for host in hosts}
+def ask_at_once(
+    hosts: Iterable[str], ask: Callable[[str], T]
+) -> dict[str, concurrent.futures.Future[T | ClusterfnError]]:
+    """Ask all hosts at the same time, for an answer or its error; one that is silent keeps nothing from ending."""
+
+    def answer(host: str) -> T | ClusterfnError:
+        try:
+            return ask(host)
+        except ClusterfnError as error:
+            return error
+
+    return {host: start(in_thread(functools.partial(answer, host), f"clusterfn-ask-{host}")) for host in hosts}
 
 
 @contextlib.contextmanager

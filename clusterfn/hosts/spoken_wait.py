@@ -10,12 +10,8 @@ import concurrent.futures
 import contextvars
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
-
-from clusterfn.errors import ClusterfnError
-
-T = TypeVar("T")
+from collections.abc import Callable, Iterable
+from typing import Any
 
 SPEAK_AFTER_S = 5.0
 # A job that starts sooner than this needs no explanation of why it waited.
@@ -87,11 +83,3 @@ def wait_for(
     """Wait until all of these have ended; return false after `timeout_s`."""
     some = list(futures)
     return wait(lambda seconds: not concurrent.futures.wait(some, seconds).not_done, describe, timeout_s)
-
-
-def answers_so_far(answers: Mapping[str, concurrent.futures.Future[T]]) -> dict[str, T | ClusterfnError]:
-    """Return the answer of each host that has given one, or its error."""
-    done = {host: answer for host, answer in answers.items() if answer.done()}
-    errors = {host: answer.exception() for host, answer in done.items()}
-    known = {host: error for host, error in errors.items() if isinstance(error, ClusterfnError)}
-    return {host: known.get(host) or answer.result() for host, answer in done.items()}

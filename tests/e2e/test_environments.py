@@ -248,6 +248,16 @@ def test_the_commands_of_env(fresh, capsys):
     assert not fresh.environments and not list(fresh.root.glob("pkgs/*/manifest.json"))
 
 
+def test_a_list_of_hosts_is_locked_for_and_built_on_each_of_them(fresh, capsys):
+    path = fresh.folder / "clusterfn.yml"
+    path.write_text(path.read_text() + "  both: {any: [tensor01, slurm]}\n")
+
+    assert main(["env", "lock", "environment.yml", "both"]) == 0
+    assert [row.split()[1] for row in capsys.readouterr().out.splitlines()[1:]] == ["tensor01", "slurm"]
+    assert main(["env", "build", "environment.yml", "both", "--json"]) == 0
+    assert [facts["host"] for facts in json.loads(capsys.readouterr().out)] == ["tensor01", "slurm"]
+
+
 def test_the_build_for_the_gpus_is_chosen_explained_and_tried(place, channel, gpubox_reset, capsys):
     environment_yml(place.folder, channel.url, "pytorch-gpu=2.7.1")
 

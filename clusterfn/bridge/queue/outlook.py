@@ -46,13 +46,12 @@ def outlook(root: str, spec: "dict[str, Any]") -> "dict[str, Any]":
         # There is no queue here, so each job starts as it comes.
         return {"starts": True, "reason": "", "before": 0}
     names = lease_names.HeldNames(Leases().binders(), machine.now_s())
-    queue = Queue(root)
-    tickets = [ticket for ticket in queue.read() if not is_claimed(ticket) and has_environment(ticket)]
-    tickets = [ticket for ticket in tickets if not ticket.after]
-    known = {ticket.job for ticket in tickets} | {job.job for job in names.running if job.uid == os.getuid()}
+    waiting = Queue(root).read()
+    tickets = [own for own in waiting if not own.after and not is_claimed(own) and has_environment(own)]
+    known = {ticket.job for ticket in waiting} | {job.job for job in names.running if job.uid == os.getuid()}
     for job, resources in spec["sent"].items():
         # It holds nothing and has no ticket yet, as its script has not come so far.
-        if job not in known and publish.read(job_dir(root, job), CLAIM) is None and not queue.has(job):
+        if job not in known and publish.read(job_dir(root, job), CLAIM) is None:
             tickets.append(_as_ticket(job, dict(spec, resources=resources)))
     tickets = sorted(tickets + [_as_ticket(_THIS, spec)])
     every = gpus.list_gpus("memory.used") if any(ticket.asked.gpus for ticket in tickets) else []

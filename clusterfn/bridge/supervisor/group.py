@@ -184,7 +184,6 @@ def fail_unfinished_items(folder: str) -> int:
             verdict = as_known(job, requested(known))
             failed = _fail_items(ItemRecorder(job, attempt, sync=False), verdict, known.get("most"))
             attempt.publish(Verdict(RETURNED, "%d items were given up" % failed, by="conclude"))
-            sys.stdout.write(str(failed))
         else:
             attempt.supersede(by)
     conclude_if_complete(job)
@@ -197,12 +196,10 @@ def fail_unfinished_items(folder: str) -> int:
 
 def _fail_items(recorder: ItemRecorder, verdict: Verdict, most: "Optional[int]") -> int:
     number, chunks = recorder.job.element or 0, recorder.chunks
-    if most is None:
-        given_up = itertools.chain(chunks.take_all(number), recorder.pulled())  # type: Iterable[int]
-    else:
-        first = itertools.islice(iter(lambda: chunks.take(number, most or 0), None), 1)
-        given_up = chunks.held_by(number) if recorder.attempt.number > 1 else first
-    for chunk in given_up:
+    given_up: "Iterable[Optional[int]]" = [chunks.take(number, most)] if most else chunks.take_all(number)
+    for chunk in itertools.chain(given_up, () if most else recorder.pulled()):
+        if chunk is None:
+            break
         for index in recorder.left(chunk):
             recorder.tell(index, verdict)
         recorder.finish(chunk)

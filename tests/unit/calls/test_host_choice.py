@@ -11,7 +11,7 @@ import pytest
 
 from clusterfn import HostError, Unsatisfiable
 from clusterfn.calls import call, host_choice
-from clusterfn.calls.host_choice import BUILD_S, JOB_S, Outlook, first_to_start
+from clusterfn.calls.host_choice import NOW, Outlook, first_to_start
 from clusterfn.config.config_file import LOCAL
 from clusterfn.config.options import parse_options
 from clusterfn.errors import ConfigError
@@ -20,9 +20,8 @@ from clusterfn.hosts.host_state import HostState
 
 def answer(chance: random.Random) -> Outlook | Unsatisfiable | HostError:
     """What a server or a scheduler says of a job, or why it cannot run it."""
-    wait_s, builds = chance.choice([0.0, 0.0, 60.0, 600.0, 7200.0, None, None]), chance.random() < 0.3
     never, silent = Unsatisfiable("gpus=9 is more than it has: 8"), HostError("no answer within 5 s")
-    fits = Outlook(wait_s, chance.randrange(5), builds, "8 of 8 GPUs held by ada (8)")
+    fits = chance.choice([NOW, NOW, *(Outlook(wait_s, "later") for wait_s in (60.0, 180.0, 600.0, 3600.0, 7200.0))])
     return chance.choice([fits, fits, fits, never, silent])
 
 
@@ -36,18 +35,11 @@ def test_the_choice_can_run_the_call_and_by_what_the_hosts_said_none_starts_it_s
     able = {name: outlook for name, outlook in said.items() if isinstance(outlook, Outlook)}
     assert (chosen is None) == (not able)
     if chosen is not None:
-        waits = {name: outlook.expected_s for name, outlook in able.items()}
+        waits = {name: outlook.wait_s for name, outlook in able.items()}
         assert waits[chosen] == min(waits.values())
         assert chosen == next(name for name in said if waits.get(name) == waits[chosen])
-        free = [name for name, outlook in able.items() if outlook.wait_s == 0 and not outlook.builds]
+        free = [name for name, outlook in able.items() if outlook == NOW]
         assert not free or chosen == free[0]
-
-
-def test_a_build_counts_and_so_does_each_job_before_the_call():
-    assert Outlook(0.0, builds=True).expected_s == BUILD_S
-    assert Outlook(None, before=2).expected_s == 3 * JOB_S
-    assert Outlook(60.0, before=2).expected_s == 60.0
-    assert first_to_start({"a": Outlook(builds=True), "b": Outlook(60.0), "c": Outlook(None)}) == "b"
 
 
 def test_an_environment_that_would_have_to_be_built_counts_as_its_build(tmp_path, monkeypatch, capsys):
@@ -108,10 +100,12 @@ def test_of_hosts_that_can_start_it_now_the_first_is_taken_and_later_ones_are_no
 
 
 def test_the_line_says_where_and_why(three, capsys):
-    three.update(a=Outlook(None, 1, reason="8 of 8 GPUs held by ada (8)"), b=Outlook(7200.0), c=Outlook(builds=True))
+    three.update(
+        a=Outlook(7200.0, "8 of 8 GPUs held by ada (8)"), b=Outlook(7200.0, "about 2 h"), c=Outlook(60.0, "soon")
+    )
 
     assert chosen() == "c"
-    reasons = "can start it now, once its environment is built; a: 8 of 8 GPUs held by ada (8); b: about 2 h"
+    reasons = "soon; a: 8 of 8 GPUs held by ada (8); b: about 2 h"
     assert f"clusterfn: train on c ({reasons})\n" in capsys.readouterr().err
 
 
@@ -127,7 +121,3 @@ def test_where_one_host_could_not_be_asked_nothing_is_called_impossible(three):
     with pytest.raises(HostError, match="no host can take train now") as caught:
         chosen()
     assert caught.value.evidence == (*(f"{name}: gpus=9 is more than it has: 8" for name in "ab"), "c: no route to c")
-    three["c"] = never
-    with pytest.raises(Unsatisfiable, match="no host can ever run train") as final:
-        chosen()
-    assert len(final.value.evidence) == 3

@@ -145,6 +145,7 @@ SENT = JobSpec(
     login_umask=0o027,
     resume="7f3a" * 4, quiet_s=60.0, scheduler_options={"qos": "long"}, after={"ab" * 8: {"name": "a", "items": None}},
     passed_on={"warn_s": 30.0, "priority": 2}, requeue={"node": 1}, arguments="1 … 10", has_value=False,
+    shared=(("hpc", "7" * 16, 2),),
 )  # fmt: skip
 
 

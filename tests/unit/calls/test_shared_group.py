@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from clusterfn.calls.conclusion import WITHDRAWN_ITEM
+from clusterfn.calls.conclusion import GIVEN_UP_ITEM, WITHDRAWN_ITEM
 from clusterfn.calls.group_state import ItemOutcome
-from clusterfn.calls.shared_group import Load, PartState, SharedState, next_move, shares
+from clusterfn.calls.shared_group import Load, PartState, SharedState, next_giver, next_taker, shares
 from clusterfn.errors import Cancelled, HostError
 
-GIVEN_UP = ItemOutcome("CANCELLED", None, Cancelled(WITHDRAWN_ITEM.message))
+GIVEN_UP = ItemOutcome("CANCELLED", None, Cancelled(GIVEN_UP_ITEM.message))
 
 
 @pytest.mark.parametrize("seed", range(100))
@@ -35,16 +35,15 @@ def test_items_go_from_the_host_that_would_take_longest_to_one_that_has_nothing_
             left, chance.randint(0, left), chance.choice([0.0, 1.0, 5.0]), *chance.choices([True, False], k=2)
         )
 
-    move = next_move(loads)
+    giver, taker = next_giver(loads), next_taker(loads)
 
-    takers = [name for name, load in loads.items() if load.takes and not load.left]
+    idle = [name for name, load in loads.items() if load.takes and not load.left]
     givers = {name: load for name, load in loads.items() if load.gives and load.waiting}
-    assert (move is None) == (not takers or not givers)
-    if move is not None:
-        giver, taker, count = move
-        assert taker in takers and 2 * count - givers[giver].waiting in (0, 1)
+    assert (giver is None) == (not idle or not givers)
+    if giver is not None:
         takes_s = {name: load.left / (load.per_s or 1e-9) for name, load in givers.items()}
         assert takes_s[giver] == max(takes_s.values())
+        assert taker in idle and loads[taker].per_s == max(loads[name].per_s for name in idle)
 
 
 @pytest.fixture
@@ -74,13 +73,15 @@ def test_an_item_that_a_host_gave_up_ends_where_it_runs_next_and_nowhere_else(pa
     assert whole.state == "RETURNED" and moved.done()
 
 
-def test_what_was_given_up_is_cancelled_once_nothing_is_moved_any_more(parts):
+def test_what_was_given_up_is_cancelled_once_nothing_is_moved_and_what_was_withdrawn_at_once(parts):
     a, b = parts
+    a.end_item(0, ItemOutcome("CANCELLED", None, Cancelled(WITHDRAWN_ITEM.message)))
+    assert a.whole.states[0] == "CANCELLED"
     b.end_item(3, GIVEN_UP)
     b.whole.parts.close(lambda run: None)
     b.end_item(2, GIVEN_UP)
 
-    assert b.whole.states == ["PENDING", "PENDING", "CANCELLED", "CANCELLED"]
+    assert b.whole.states == ["CANCELLED", "PENDING", "CANCELLED", "CANCELLED"]
 
 
 def test_a_host_that_is_gone_ends_what_it_had_and_what_runs_elsewhere_goes_on(parts):

@@ -208,6 +208,18 @@ def test_a_key_ends_a_screen_and_leaves_the_terminal_as_it_was(terminal, key, co
     terminal.wait_for("as before\n", timeout_s=60)
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has the queue")
+def test_the_gpus_of_a_list_of_hosts_are_shown_until_a_key_ends_it(terminal, tmp_path):
+    hosts = "".join(f"  {name}: {{scheduler: local, root: {tmp_path / name}}}\n" for name in "ab")
+    (tmp_path / "clusterfn.yml").write_text(f"hosts:\n{hosts}  lab: {{any: [a, b]}}\n")
+    terminal.type(f"CLUSTERFN_CONFIG=clusterfn.yml '{sys.executable}' -m clusterfn gpus lab --watch; echo code=$?")
+
+    terminal.wait_for(r"\d+ of \d+ GPUs free: a \d+ of \d+, b \d+ of \d+", timeout_s=60)
+    terminal.press("q")
+
+    assert terminal.wait_for(r"code=\d+", timeout_s=60) == "code=0"
+
+
 def test_the_gpus_of_several_hosts_are_one_table_with_the_free_ones_first():
     machine = {"host": "tensor01", "gpus": [card(holder=holder()), card(index=1)], "waiting": []}
     nodes = [{"node": "n1", "state": "mix", "type": "a100", "total": 4, "used": 1}]

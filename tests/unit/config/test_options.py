@@ -58,8 +58,7 @@ def test_memory_among_the_options_of_slurm_replaces_the_default_of_the_host(slur
     path.write_text("hosts:\n  hpc: {address: hpc, scheduler: slurm, defaults: {memory: 8GB}}\n")
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
 
-    among = config_file.hosts_of_call(parse_options({"slurm": slurm}))
-    called = among.on(among.hosts[0]).called
+    called = config_file.hosts_of_call(parse_options({"slurm": slurm}))[0].called
 
     assert called.defaults.memory_bytes == memory_bytes
 

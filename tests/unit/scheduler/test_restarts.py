@@ -38,8 +38,7 @@ def options_of(call: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list
     monkeypatch.chdir(folder)
     (folder / "job.sbatch").write_text(f"#!/bin/sh\n#SBATCH {line}\n" if line else "#!/bin/sh\n")
     parsed = clusterfn.command(["./job.sbatch"], **options).options
-    among = config_file.hosts_of_call(parsed)
-    made = job(among.on(among.hosts[0]).called, retries=parsed.retries, requeue=parsed.requeue)
+    made = job(config_file.hosts_of_call(parsed)[0].called, retries=parsed.retries, requeue=parsed.requeue)
     return [*Slurm(made.host, "ada").submission(made).argv, str(json.loads(made.to_json()).get("restarts", False))]
 
 

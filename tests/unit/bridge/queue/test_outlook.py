@@ -1,7 +1,5 @@
 """What a machine says of a job that was not sent yet."""
 
-import json
-import os
 import sys
 from pathlib import Path
 
@@ -43,13 +41,6 @@ def test_a_job_that_has_begun_is_not_counted_twice(tmp_path, nobody):
     (claimed / "claim").write_text("x")
 
     assert outlook.outlook(str(tmp_path), asks(CORES, sent={"a" * 16: asks(CORES)["resources"]}))["starts"]
-
-
-def test_a_job_that_runs_holds_its_cores(tmp_path, monkeypatch):
-    names = {f"run/{os.getuid()}/{'b' * 16}/0/{CORES}/0": os.getuid()}
-    monkeypatch.setattr(Leases, "binders", lambda _: names)
-
-    assert not outlook.outlook(str(tmp_path), json.loads(json.dumps(asks(1))))["starts"]
 
 
 def test_the_gpus_that_were_seen_are_for_one_job_that_comes_soon(tmp_path, monkeypatch):
