@@ -261,7 +261,7 @@ def _open_next(run: Run, source: AgentSource, fields: dict[str, Any]) -> Reply[b
     waiting = source.open(following)
     liveness.watch_heartbeat(run)
     if fields["kind"] == layout.PREEMPTED:
-        run.note_requeue()
+        run.requeued()
     return waiting
 
 

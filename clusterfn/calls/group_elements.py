@@ -52,6 +52,7 @@ class Elements:
     def add(self, number: int) -> ArrayTask:
         """Return a new element of this number, which nothing follows yet."""
         element = self.tasks[number] = ArrayTask(self.of, number)
+        element.requeued = self.queued
         return element
 
     def follow(self, numbers: Iterable[int]) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.job_states import DIED, SHORT
+from clusterfn.bridge.job_states import DIED, SHORT, UNKNOWN
 from clusterfn.calls import conclusion, leaving, liveness, remote_state
 from clusterfn.calls.element import ArrayTask, GroupOnHost
 from clusterfn.calls.group_elements import Elements
@@ -153,7 +153,24 @@ class GroupRun(GroupOnHost):
 
     # what its elements say
 
-    def element_ended(self, published: Mapping[str, Any]) -> None:
+    def element_ended(
+        self, element: ArrayTask, state: str, how: Mapping[str, Any] | ClusterfnError, _: object = None
+    ) -> None:
+        if state == UNKNOWN and element.over:
+            return
+        element.over = state != UNKNOWN
+        if not isinstance(how, ClusterfnError):
+            self._take_outcome(how)
+        elif isinstance(how, HostDiskFull):
+            self._no_room = how
+        else:
+            if element.over and not self.elements.running():
+                leaving.forget_going(self.group)
+            self.group.fail(how)
+            return
+        loop.begin(self._continue_or_conclude())
+
+    def _take_outcome(self, published: Mapping[str, Any]) -> None:
         kind = published["kind"]
         if kind != layout.RETURNED:
             self._last = published
@@ -164,19 +181,6 @@ class GroupRun(GroupOnHost):
             self._bridge_is_damaged = True
         if kind == layout.HOST_DISK:
             self._no_room = HostDiskFull(published.get("message") or "the disk of the host is full")
-        self._look()
-
-    def element_is_inconclusive(self, error: ClusterfnError) -> None:
-        if isinstance(error, HostDiskFull):
-            self._no_room = error
-            self._look()
-            return
-        if not self.elements.running():
-            leaving.forget_going(self.group)
-        self.group.fail(error)
-
-    def element_waits_again(self) -> None:
-        self.elements.queued()
 
     def elements_refused(self, error: BaseException) -> None:
         """Let the elements that are left take over; the group ends if none is."""
@@ -187,7 +191,7 @@ class GroupRun(GroupOnHost):
                 console.warn(f"{refused.message}; {left} elements take over all of the work")
             if isinstance(refused, HostDiskFull):
                 self._no_room = refused
-            self._look()
+            loop.begin(self._continue_or_conclude())
             return
         if is_from_host(error):
             leaving.forget_going(self.group)
@@ -197,9 +201,6 @@ class GroupRun(GroupOnHost):
             self.queue.remove_folder()
 
     # the items that no element runs
-
-    def _look(self) -> None:
-        loop.begin(self._continue_or_conclude())
 
     async def _continue_or_conclude(self) -> None:
         """Start others, or conclude the rest, if nothing runs any more."""
