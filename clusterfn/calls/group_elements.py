@@ -6,7 +6,7 @@ Callbacks run on the connection's reader thread, so they never wait.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from dataclasses import replace
 from typing import Any
 
@@ -47,7 +47,7 @@ class Elements:
         self._refusal = ""
         self._doubt: SubmitError | None = None
         self._looks = LookCounter()
-        self._explaining: Future[None] | None = None
+        self._explaining = loop.Single(self._explain)
 
     def add(self, number: int) -> ArrayTask:
         """Return a new element of this number, which nothing follows yet."""
@@ -216,13 +216,10 @@ class Elements:
             self._doubt = None
         claims = {element.at.scheduler_id for element in self.all()}
         ids = self._scheduler_ids | {claim.partition("_")[0] for claim in claims if claim}
-        # Each look may ask, and one question at a time is enough.
-        is_asking = self._explaining is not None and not self._explaining.done()
         looks = liveness.LOOKS if ids or self._doubt is not None else liveness.LOOKS_UNSEEN
-        if self._looks.gone >= looks and not is_asking:
+        if self._looks.gone >= looks:
             # What the scheduler says of the newest id decides.
-            in_order = sorted(ids, key=lambda scheduler_id: (len(scheduler_id), scheduler_id))
-            self._explaining = loop.start(self._explain(in_order))
+            self._explaining.begin(sorted(ids, key=lambda scheduler_id: (len(scheduler_id), scheduler_id)))
 
     async def _explain(self, scheduler_ids: Sequence[str]) -> None:
         """Conclude the elements that have not begun, if the scheduler says why they never will."""

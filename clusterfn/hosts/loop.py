@@ -70,6 +70,28 @@ async def _watched(story: Coroutine[Any, Any, None]) -> None:
         _begun.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
 
+class Single:
+    """A coroutine that the loop runs once at a time, as it sees to all that waits."""
+
+    def __init__(self, story: Callable[..., Coroutine[Any, Any, None]]) -> None:
+        self._story, self._is_running = story, False
+
+    def begin(self, *args: Any) -> None:
+        """Run it in the loop, from any thread, unless it runs already."""
+        call(self._begin, *args)
+
+    def _begin(self, *args: Any) -> None:
+        if not self._is_running:
+            self._is_running = True
+            begin(self._run(*args))
+
+    async def _run(self, *args: Any) -> None:
+        try:
+            await self._story(*args)
+        finally:
+            self._is_running = False
+
+
 def result(running: concurrent.futures.Future[T], what: str, timeout_s: float) -> T:
     """Wait in this thread for a coroutine, and say for what; raise Unreachable after `timeout_s`: it continues."""
     if is_here():
