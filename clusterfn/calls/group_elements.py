@@ -10,7 +10,6 @@ from concurrent.futures import CancelledError
 from dataclasses import replace
 from typing import Any
 
-from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING
 from clusterfn.calls import conclusion, liveness
 from clusterfn.calls.element import ArrayTask, GroupOnHost
@@ -155,9 +154,9 @@ class Elements:
         self._queue.other_reason = what
         self._show_waiting()
 
-    def cannot_have(self, message: str, evidence: Sequence[str], hint: str) -> None:
-        """Conclude the group: there will be no environment."""
-        self.of.conclude(SchedulerVerdict(layout.ENVIRONMENT, message, tuple(evidence), hint, "environment"))
+    def cannot_have(self, verdict: SchedulerVerdict) -> None:
+        """Conclude the group: there will be no environment, or the scheduler never starts what waits."""
+        self.of.conclude(verdict)
         self._queue.cancel()
 
     def on_scheduler(self, seen: Seen) -> None:
@@ -193,8 +192,7 @@ class Elements:
                 for element in unbegun:
                     loop.begin(liveness.process_ended(element))
         elif unbegun and verdict is not None and self._looks.hopeless == liveness.LOOKS:
-            self.of.conclude(verdict)
-            self._queue.cancel()
+            self.cannot_have(verdict)
         elif unbegun and not self.is_closed:
             self._explain_if_gone(seen)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import json
 import math
 import posixpath
 import time
@@ -23,6 +24,7 @@ from clusterfn.calls.group_elements import Elements
 from clusterfn.calls.group_state import GroupState, ItemOutcome
 from clusterfn.calls.item_results import ItemResults
 from clusterfn.calls.queue_place import is_from_host
+from clusterfn.config.host_text import reading
 from clusterfn.config.job_spec import JobSpec
 from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, HostDiskFull, Unreachable
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
     from clusterfn.hosts.connection import Reply
     from clusterfn.hosts.host_state import HostState
 
-_TIMEOUT_S = 60.0
+# The latter for a group, which may have thousands of items.
+_TIMEOUT_S, _BURIAL_S = 60.0, 600.0
 # How often, and after what pauses, the host is asked again to conclude the items that are left.
 _AGAIN, _AGAIN_S = 6, 5.0
 
@@ -295,17 +298,29 @@ class GroupRun(GroupOnHost):
         element.follow()
         try:
             await self._bury(element, verdict)
+        except ClusterfnError as error:
+            self._give_up(error)
+            raise
         finally:
             if self.elements.has_ended:
                 element.close()
 
-    async def _bury(self, element: ArrayTask, verdict: SchedulerVerdict) -> None:
-        """Have the host conclude; the first verdict asked for an element is final."""
+    async def _bury(self, element: ArrayTask, verdict: SchedulerVerdict) -> int:
+        """Have the host end all items that no element has, or so many, in this one; the first verdict on it is final.
+
+        Return how many, which the host says only if it was asked for some of them.
+        """
+        request = json.dumps(verdict.as_dict()).encode()
         try:
-            await conclusion.fail_unfinished_items(self.host, self.group, element.folder, self.job.bridge, verdict)
-        except ClusterfnError as error:
+            answer = await self.host.bridge.supervise(
+                "bury", element.folder, bridge=self.job.bridge, stdin=request, timeout_s=_BURIAL_S
+            )
+            if answer.rc != 0:
+                conclusion.parse_conclusion(answer, self.host.settings, self.folder, "group")
+            with reading(self.group.host, "how many items it gave up"):
+                return int(answer.out or 0)
+        except ClusterfnError:
             element.over = True
-            self._give_up(error)
             raise
 
     # its end
@@ -346,14 +361,7 @@ class GroupRun(GroupOnHost):
 
     async def _withdraw_some(self, element: ArrayTask, most: int) -> int:
         element.follow_now()
-        verdict = conclusion.WITHDRAWN_ITEM._replace(most=most)
-        try:
-            return await conclusion.fail_unfinished_items(
-                self.host, self.group, element.folder, self.job.bridge, verdict
-            )
-        except ClusterfnError:
-            element.over = True
-            raise
+        return await self._bury(element, conclusion.WITHDRAWN_ITEM._replace(most=most))
 
     def _await_failed(self, verdict: SchedulerVerdict) -> None:
         what = f"waiting for {self.group.host} to conclude what has not begun of {self.group.id[:SHORT]}"
