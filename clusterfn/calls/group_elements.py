@@ -217,7 +217,8 @@ class Elements:
         looks = liveness.LOOKS if ids or self._doubt is not None else liveness.LOOKS_UNSEEN
         if self._looks.gone >= looks:
             # What the scheduler says of the newest id decides.
-            self._explaining.begin(sorted(ids, key=lambda scheduler_id: (len(scheduler_id), scheduler_id)))
+            in_order = sorted(ids, key=lambda scheduler_id: (len(scheduler_id), scheduler_id))
+            loop.call(self._explaining.begin, in_order)
 
     async def _explain(self, scheduler_ids: Sequence[str]) -> None:
         """Conclude the elements that have not begun, if the scheduler says why they never will."""

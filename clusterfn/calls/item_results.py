@@ -110,14 +110,14 @@ class ItemResults:
     def close(self) -> None:
         """Take note that nothing more can be received; what has been received is still loaded."""
         self._is_closed = True
-        self._loading.begin()
+        loop.call(self._loading.begin)
 
     def _put(self, record: ItemRecord) -> None:
         """Have a record loaded, from any thread."""
         self._records.append(record)
         if not self._is_asked:
             self._is_asked = True
-            self._loading.begin()
+            loop.call(self._loading.begin)
 
     async def _load_all(self) -> None:
         self._is_asked = False

@@ -205,7 +205,7 @@ class SessionJob:
         """Have the session skip the calls whose `taken` this is, and those of before. Does not wait."""
         self._unsent.update(unsent)
         if self._unsent:
-            self._skipping.begin()
+            loop.call(self._skipping.begin)
 
     async def _skip_all(self) -> None:
         """Send the numbers to skip; again after a while if the host could not write them, as on a full disk."""

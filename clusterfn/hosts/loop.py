@@ -57,8 +57,9 @@ def begin(story: Coroutine[Any, Any, None]) -> None:
     call(_begin, story)
 
 
-def _begin(story: Coroutine[Any, Any, None]) -> None:
-    _begun.add(asyncio.ensure_future(_watched(story)))
+def _begin(story: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    _begun.add(task := asyncio.ensure_future(_watched(story)))
+    return task
 
 
 async def _watched(story: Coroutine[Any, Any, None]) -> None:
@@ -71,25 +72,16 @@ async def _watched(story: Coroutine[Any, Any, None]) -> None:
 
 
 class Single:
-    """A coroutine that the loop runs once at a time, as it sees to all that waits."""
+    """A coroutine that runs once at a time, as it sees to all that waits."""
 
     def __init__(self, story: Callable[..., Coroutine[Any, Any, None]]) -> None:
-        self._story, self._is_running = story, False
+        self._story = story
+        self._running: asyncio.Task[None] | None = None
 
     def begin(self, *args: Any) -> None:
-        """Run it in the loop, from any thread, unless it runs already."""
-        call(self._begin, *args)
-
-    def _begin(self, *args: Any) -> None:
-        if not self._is_running:
-            self._is_running = True
-            begin(self._run(*args))
-
-    async def _run(self, *args: Any) -> None:
-        try:
-            await self._story(*args)
-        finally:
-            self._is_running = False
+        """Begin it, unless it runs; called in the loop alone."""
+        if self._running is None or self._running.done():
+            self._running = _begin(self._story(*args))
 
 
 def result(running: concurrent.futures.Future[T], what: str, timeout_s: float) -> T:
