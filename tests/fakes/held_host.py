@@ -31,7 +31,6 @@ from clusterfn.hosts.host_state import FollowWindow
 from clusterfn.hosts.rpc.reply import RequestCancelled
 from clusterfn.packing.payload import pack
 from clusterfn.scheduler import scheduler_for
-from clusterfn.scheduler.base import SchedulerVerdict
 from tests.golden import samples
 from tests.turns import settle
 
@@ -226,8 +225,7 @@ class World:
         told = [(each.on_silent, each.on_gone) for each in self.host.held.open.values()]
         found: list[Callable[[], None]] = [each for both in told for each in both if each is not None]
         found += [lambda: self.tracker.on_scheduler(None), self._look, self._stop]
-        unbuilt = SchedulerVerdict("environment", "there is no such package", hint="correct it", withdraw=True)
-        return [*found, lambda: self.tracker.cannot_have(unbuilt)]
+        return [*found, lambda: self.tracker.cannot_have(conclusion.WITHDRAWN_JOB)]
 
     def _look(self) -> None:
         loop.begin(liveness.look_until_it_begins(self.tracker.run))

@@ -347,8 +347,7 @@ def test_the_rest_of_elements_that_end_together_is_concluded_once_and_for_their_
     for element in tracker.elements.tasks.values():
         element.begun = element.over = True
     ends = [{"kind": "unsatisfiable", "message": "no node has 9 TB"}] * 20
-    first = tracker.elements.tasks[1]
-    loop.call(lambda: [first.settle(each, None) for each in ends])
+    loop.call(lambda: [tracker.elements.tasks[1].settle(each, None) for each in ends])
     settle()
 
     assert [each["message"] for each in concluded] == ["no node has 9 TB"]
