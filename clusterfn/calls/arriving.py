@@ -21,14 +21,12 @@ class Arriving:
     """As many bytes as the outcome announces, and no more than this machine has room for.
 
     Attributes:
-        kind: Of the outcome, once that has been read; "" before.
-        published: The outcome itself, if `announce` has read it.
+        published: The outcome, once that has been read; {} before.
         value: What has come so far. Arrays that are loaded from it share its memory.
     """
 
     def __init__(self, place: JobLocation) -> None:
-        self.kind = ""
-        self.published: dict[str, Any] | None = None
+        self.published: Mapping[str, Any] = {}
         self.value = bytearray()
         self._place = place
         self._size = 0
@@ -42,16 +40,15 @@ class Arriving:
     def announce(self, content: bytes) -> None:
         """Take outcome.json, which comes before the value; raise ResultError for one too large for this machine."""
         try:
-            self.published = outcome.read(content)
+            self.expect(outcome.read(content))
         except ValueError:
             # The same damage is reported when the outcome is taken.
             return
-        self.expect(self.published)
 
-    def expect(self, fields: Mapping[str, Any]) -> None:
+    def expect(self, published: Mapping[str, Any]) -> None:
         """Take the outcome itself; raises as `announce`."""
-        self.kind = fields.get("kind", "")
-        size = (fields.get("value") or {}).get("size") or 0
+        self.published = published
+        size = (published.get("value") or {}).get("size") or 0
         free = units.free_memory(swap=True) if size > _SMALL else None
         if free is not None:
             # The system counts as free what other values that are on their way will take.

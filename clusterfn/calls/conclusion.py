@@ -21,15 +21,12 @@ from clusterfn.hosts.rpc.frames import error_of
 from clusterfn.scheduler.base import Evidence, SchedulerVerdict
 
 if TYPE_CHECKING:
-    from clusterfn.calls.group_state import GroupState
     from clusterfn.calls.queue_place import QueuePlace
     from clusterfn.calls.run import Location, Run
     from clusterfn.config.spec import Host
     from clusterfn.hosts.connection import Completed, HostConnection, Reply
     from clusterfn.hosts.host_state import HostState
 
-# A group may have thousands of items.
-_GROUP_TIMEOUT_S = 600.0
 STOPPED = SchedulerVerdict(layout.CANCELLED, "the group was stopped on request", stage="queue")
 WITHDRAWN_ITEM = SchedulerVerdict(layout.CANCELLED, "the item was withdrawn before it started", stage="queue")
 # Another host runs it, whose group has this item next.
@@ -73,16 +70,6 @@ def parse_conclusion(answer: Completed, host: Host, folder: str, what: str = "jo
         with reading(host.name, "why its disk is full"):
             raise error_of(host, published["full"])
     return published
-
-
-async def fail_unfinished_items(
-    host: HostState, group: GroupState, folder: str, bridge: str, verdict: SchedulerVerdict
-) -> None:
-    """Give every item without an element this verdict, in the journal of the element in that folder."""
-    request = json.dumps(verdict.as_dict()).encode()
-    answer = await host.bridge.supervise("bury", folder, bridge=bridge, stdin=request, timeout_s=_GROUP_TIMEOUT_S)
-    if answer.rc != 0:
-        parse_conclusion(answer, host.settings, group.folder, "group")
 
 
 async def find_loss(host_state: HostState, folder: str, scheduler_name: str) -> ClusterfnError | None:

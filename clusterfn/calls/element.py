@@ -22,7 +22,6 @@ from clusterfn.hosts import loop
 from clusterfn.hosts.rpc.requests import Followed
 
 if TYPE_CHECKING:
-    from clusterfn.calls.arriving import Arriving
     from clusterfn.calls.group_state import GroupState
     from clusterfn.hosts.connection import Reply
     from clusterfn.hosts.host_state import HostState
@@ -48,14 +47,10 @@ class GroupOnHost:
         self.folder = layout.job_dir(job.root, job.id)
         self.queue = QueuePlace(host, self.folder, layout.job_name(job.name, job.id))
 
-    def element_ended(self, published: Mapping[str, Any]) -> None:
-        """Take the outcome of an element that has ended for good."""
-
-    def element_is_inconclusive(self, error: ClusterfnError) -> None:
-        """Take why the host cannot conclude an element."""
-
-    def element_waits_again(self) -> None:
-        """Take note that an element is back in the scheduler's queue."""
+    def element_ended(
+        self, element: ArrayTask, state: str, how: Mapping[str, Any] | ClusterfnError, _: object = None
+    ) -> None:
+        """Take the outcome of an element, or why none is known; UNKNOWN if nothing more can be received."""
 
     def elements_refused(self, error: BaseException) -> None:
         """Take why elements were not started, which are dropped."""
@@ -71,6 +66,7 @@ class ArrayTask(Run):
         super().__init__(ElementLocation(of, number))
         self._of = of
         self.begun = self.over = False
+        self.end = of.element_ended
         self.source = JournalSource(self, of.item_results, number)
 
     def follow_when_claimed(self) -> None:
@@ -108,9 +104,6 @@ class ArrayTask(Run):
     def note_silence(self) -> None:
         self._of.group.note_silence()
 
-    def note_requeue(self) -> None:
-        self._of.element_waits_again()
-
     def set_state(self, state: str, reason: str = "", since: float | None = None) -> None:
         self._now = state, reason
         self._of.group.set_reason(reason if state in (PENDING, SUSPENDED) else "")
@@ -121,18 +114,6 @@ class ArrayTask(Run):
 
     def show_connection(self, trouble: str) -> None:
         self._of.group.set_reason(trouble)
-
-    def settle(self, published: Mapping[str, Any], arriving: Arriving | None) -> None:
-        self.over = True
-        self._of.element_ended(published)
-
-    def lose(self, error: ClusterfnError) -> None:
-        if not self.over:
-            self._of.group.fail(error)
-
-    def fail(self, error: ClusterfnError, kind: str = "") -> None:
-        self.over = True
-        self._of.element_is_inconclusive(error)
 
 
 class ElementLocation(Location):

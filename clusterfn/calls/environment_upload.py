@@ -26,13 +26,12 @@ from clusterfn.hosts import environment_builder, loop
 from clusterfn.hosts.environment_builder import BuildProgress, RemoteBuild
 from clusterfn.hosts.transfer import Transfer
 from clusterfn.scheduler import job_script
+from clusterfn.scheduler.base import SchedulerVerdict
 
 if TYPE_CHECKING:
     from clusterfn.environment.resolve import LockedEnvironment
     from clusterfn.hosts.connection import Reply
     from clusterfn.hosts.host_state import HostState
-
-CannotHave = Callable[[str, Sequence[str], str], None]
 
 # These stages come in addition to those of the builder.
 FETCHING, SENDING = "download", "send"
@@ -57,12 +56,12 @@ class EnvironmentUpload:
             return False
         return all(reply.share() or (reply.done() and reply.exception(0) is None) for reply in self.before)
 
-    def report_to(self, waits_for: Callable[[str], None], cannot_have: CannotHave) -> None:
+    def report_to(self, waits_for: Callable[[str], None], cannot_have: Callable[[SchedulerVerdict], None]) -> None:
         """Report to a job that waits in a queue how far its environment is, and that there will be none.
 
         Args:
             waits_for: Called with what is being done; "" at the end.
-            cannot_have: Called with the message, evidence and hint of a build that failed.
+            cannot_have: Called with the verdict on a job whose environment could not be built.
         """
         if self.build is None:
             return
@@ -77,7 +76,8 @@ class EnvironmentUpload:
             # A builder that was only stopped leaves the work to the job.
             if last.get("stage") == "failed" and last.get("at") != "stopped":
                 failed = environment_builder.build_error(last, "")
-                cannot_have(failed.message, failed.evidence, last.get("hint") or "")
+                facts = failed.message, tuple(failed.evidence), last.get("hint") or "", "environment"
+                cannot_have(SchedulerVerdict(layout.ENVIRONMENT, *facts, withdraw=True))
 
         loop.begin(report_end())
 

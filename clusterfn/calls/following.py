@@ -207,7 +207,7 @@ async def see_through(run: Run, source: AgentSource, waiting: Reply[bytes]) -> N
         except BaseException as error:  # noqa: BLE001 - such as no memory for the value
             # The caller that waits must get the error.
             following = None
-            lose(run, error, arriving.kind if arriving is not None else "")
+            lose(run, error, arriving)
         if following is None and arriving is not None and source.arriving is arriving:
             # Otherwise the value is on its way to the job, and must stay.
             arriving.take()
@@ -219,7 +219,7 @@ def take_outcome(run: Run, source: AgentSource, data: bytes) -> Reply[bytes] | N
     source.take_rest()
     arriving = source.arriving
     try:
-        fields = (arriving.published if arriving is not None else None) or outcome.read(data)
+        fields = (arriving is not None and arriving.published) or outcome.read(data)
         if fields["kind"] in layout.NOT_FINAL:
             return _open_next(run, source, fields)
     except ValueError as unreadable:
@@ -242,7 +242,7 @@ def take_outcome(run: Run, source: AgentSource, data: bytes) -> Reply[bytes] | N
     return None
 
 
-def _open_next(run: Run, source: AgentSource, fields: dict[str, Any]) -> Reply[bytes]:
+def _open_next(run: Run, source: AgentSource, fields: Mapping[str, Any]) -> Reply[bytes]:
     """Follow the attempt that comes after the present one."""
     present = run.at.attempt
     source.ended.add(present)
@@ -261,7 +261,7 @@ def _open_next(run: Run, source: AgentSource, fields: dict[str, Any]) -> Reply[b
     waiting = source.open(following)
     liveness.watch_heartbeat(run)
     if fields["kind"] == layout.PREEMPTED:
-        run.note_requeue()
+        run.requeued()
     return waiting
 
 
@@ -276,13 +276,13 @@ def _distrust(host: HostState, fields: Mapping[str, Any]) -> None:
             host.environments.forget()
 
 
-def lose(run: Run, error: BaseException, kind: str = "") -> None:
-    """Report that no outcome comes; `kind` is that of one whose value cannot be received."""
+def lose(run: Run, error: BaseException, arriving: Arriving | None = None) -> None:
+    """Report that no outcome comes, or that its value, which was `arriving`, cannot be received."""
     # Closing has cancelled the request, which ends with an error here.
     if run.is_closed:
         return
     if isinstance(error, ResultError):
-        run.fail(error, kind)
+        run.fail(error, arriving.published.get("kind", "") if arriving is not None else "")
     else:
         # Other jobs of the host get their own copies of the connection's error.
         failed = HostError(f"the connection failed: {error!r}", host=run.host)

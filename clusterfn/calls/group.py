@@ -5,7 +5,6 @@ Has only names that a user may call; the state is in `group_state.GroupState`, w
 
 from __future__ import annotations
 
-import collections
 import concurrent.futures
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,11 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from clusterfn.bridge.job_states import CANCELLED, RUNNING, SHORT, UNKNOWN
-from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.calls import failed_items, map_display, remote_state
 from clusterfn.calls.group_state import GroupState
-from clusterfn.display.notebook import NotebookDisplay, headline
-from clusterfn.display.usage_words import describe_request
+from clusterfn.display.notebook import NotebookDisplay
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import remote_files
 from clusterfn.packing.dependencies import ArgumentSource, JobArgument, JobPart, Reference
@@ -306,18 +303,7 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
         return self._known.label(self._known.at(index))
 
     def _shown_lines(self) -> list[str]:
-        known = self._known
-        ends = known.ends()
-        peak = max((ended.usage.get("peak_memory_bytes") or 0 for ended in ends), default=0)
-        until = time.monotonic() if known.ended_at is None else known.ended_at
-        title, counted = f"{self.name} on {self.host}" if self.host else self.name, f"{len(ends)}/{len(known)}"
-        elapsed_s = until - known.submitted_at if known.sent_here and self.id else None
-        used = [f"peak memory of an item {format_size(peak)}"] if peak else []
-        counts = collections.Counter(state.lower() for state in known.states)
-        states = ", ".join(f"{count} {state}" for state, count in counts.items())
-        facts = [states, *describe_request(known.asked), *used, *failed_items.causes(known.failed, most=5)]
-        head = headline(title, self.id, self.state, counted, elapsed_s, "" if self.done() else self.reason)
-        return [head, *(f"  {line}" for line in facts)]
+        return map_display.summary(self._known)
 
     def _may_change(self) -> bool:
         return not self.done() and self.state != UNKNOWN

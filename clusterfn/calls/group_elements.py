@@ -6,11 +6,10 @@ Callbacks run on the connection's reader thread, so they never wait.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from dataclasses import replace
 from typing import Any
 
-from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING
 from clusterfn.calls import conclusion, liveness
 from clusterfn.calls.element import ArrayTask, GroupOnHost
@@ -47,11 +46,12 @@ class Elements:
         self._refusal = ""
         self._doubt: SubmitError | None = None
         self._looks = LookCounter()
-        self._explaining: Future[None] | None = None
+        self._explaining = loop.Single(self._explain)
 
     def add(self, number: int) -> ArrayTask:
         """Return a new element of this number, which nothing follows yet."""
         element = self.tasks[number] = ArrayTask(self.of, number)
+        element.requeued = self.queued
         return element
 
     def follow(self, numbers: Iterable[int]) -> None:
@@ -154,9 +154,9 @@ class Elements:
         self._queue.other_reason = what
         self._show_waiting()
 
-    def cannot_have(self, message: str, evidence: Sequence[str], hint: str) -> None:
-        """Conclude the group: there will be no environment."""
-        self.of.conclude(SchedulerVerdict(layout.ENVIRONMENT, message, tuple(evidence), hint, "environment"))
+    def cannot_have(self, verdict: SchedulerVerdict) -> None:
+        """Conclude the group: there will be no environment, or the scheduler never starts what waits."""
+        self.of.conclude(verdict)
         self._queue.cancel()
 
     def on_scheduler(self, seen: Seen) -> None:
@@ -192,8 +192,7 @@ class Elements:
                 for element in unbegun:
                     loop.begin(liveness.process_ended(element))
         elif unbegun and verdict is not None and self._looks.hopeless == liveness.LOOKS:
-            self.of.conclude(verdict)
-            self._queue.cancel()
+            self.cannot_have(verdict)
         elif unbegun and not self.is_closed:
             self._explain_if_gone(seen)
 
@@ -215,13 +214,11 @@ class Elements:
             self._doubt = None
         claims = {element.at.scheduler_id for element in self.all()}
         ids = self._scheduler_ids | {claim.partition("_")[0] for claim in claims if claim}
-        # Each look may ask, and one question at a time is enough.
-        is_asking = self._explaining is not None and not self._explaining.done()
         looks = liveness.LOOKS if ids or self._doubt is not None else liveness.LOOKS_UNSEEN
-        if self._looks.gone >= looks and not is_asking:
+        if self._looks.gone >= looks:
             # What the scheduler says of the newest id decides.
             in_order = sorted(ids, key=lambda scheduler_id: (len(scheduler_id), scheduler_id))
-            self._explaining = loop.start(self._explain(in_order))
+            loop.call(self._explaining.begin, in_order)
 
     async def _explain(self, scheduler_ids: Sequence[str]) -> None:
         """Conclude the elements that have not begun, if the scheduler says why they never will."""

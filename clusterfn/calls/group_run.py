@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import json
 import math
 import posixpath
 import time
@@ -16,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.job_states import DIED, SHORT
+from clusterfn.bridge.job_states import DIED, SHORT, UNKNOWN
 from clusterfn.calls import conclusion, leaving, liveness, remote_state
 from clusterfn.calls.element import ArrayTask, GroupOnHost
 from clusterfn.calls.group_elements import Elements
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
     from clusterfn.hosts.connection import Reply
     from clusterfn.hosts.host_state import HostState
 
-_TIMEOUT_S = 60.0
+# The latter for a group, which may have thousands of items.
+_TIMEOUT_S, _BURIAL_S = 60.0, 600.0
 # How often, and after what pauses, the host is asked again to conclude the items that are left.
 _AGAIN, _AGAIN_S = 6, 5.0
 
@@ -136,7 +138,7 @@ class GroupRun(GroupOnHost):
             return
         for number in left.given_up:
             # The group gets its error.
-            loop.start(self._bury(self.elements.tasks[number], conclusion.STOPPED))
+            loop.start(self._fail(conclusion.STOPPED, self.elements.tasks[number]))
         if left.is_stopped and not left.given_up:
             self.queue.cancel()
             self.conclude(conclusion.STOPPED)
@@ -150,7 +152,24 @@ class GroupRun(GroupOnHost):
 
     # what its elements say
 
-    def element_ended(self, published: Mapping[str, Any]) -> None:
+    def element_ended(
+        self, element: ArrayTask, state: str, how: Mapping[str, Any] | ClusterfnError, _: object = None
+    ) -> None:
+        if state == UNKNOWN and element.over:
+            return
+        element.over = state != UNKNOWN
+        if not isinstance(how, ClusterfnError):
+            self._take_outcome(how)
+        elif isinstance(how, HostDiskFull):
+            self._no_room = how
+        else:
+            if element.over and not self.elements.running():
+                leaving.forget_going(self.group)
+            self.group.fail(how)
+            return
+        loop.begin(self._continue_or_conclude())
+
+    def _take_outcome(self, published: Mapping[str, Any]) -> None:
         kind = published["kind"]
         if kind != layout.RETURNED:
             self._last = published
@@ -161,19 +180,6 @@ class GroupRun(GroupOnHost):
             self._bridge_is_damaged = True
         if kind == layout.HOST_DISK:
             self._no_room = HostDiskFull(published.get("message") or "the disk of the host is full")
-        self._look()
-
-    def element_is_inconclusive(self, error: ClusterfnError) -> None:
-        if isinstance(error, HostDiskFull):
-            self._no_room = error
-            self._look()
-            return
-        if not self.elements.running():
-            leaving.forget_going(self.group)
-        self.group.fail(error)
-
-    def element_waits_again(self) -> None:
-        self.elements.queued()
 
     def elements_refused(self, error: BaseException) -> None:
         """Let the elements that are left take over; the group ends if none is."""
@@ -184,7 +190,7 @@ class GroupRun(GroupOnHost):
                 console.warn(f"{refused.message}; {left} elements take over all of the work")
             if isinstance(refused, HostDiskFull):
                 self._no_room = refused
-            self._look()
+            loop.begin(self._continue_or_conclude())
             return
         if is_from_host(error):
             leaving.forget_going(self.group)
@@ -194,9 +200,6 @@ class GroupRun(GroupOnHost):
             self.queue.remove_folder()
 
     # the items that no element runs
-
-    def _look(self) -> None:
-        loop.begin(self._continue_or_conclude())
 
     async def _continue_or_conclude(self) -> None:
         """Start others, or conclude the rest, if nothing runs any more."""
@@ -285,24 +288,29 @@ class GroupRun(GroupOnHost):
         """Conclude every item without an element by this verdict; elements that have not begun never will."""
         return loop.start(self._fail(verdict))
 
-    async def _fail(self, verdict: SchedulerVerdict) -> None:
+    async def _fail(self, verdict: SchedulerVerdict, element: ArrayTask | None = None) -> None:
         self._is_concluding = self.elements.is_closed = True
-        element = self.elements.add(self.elements.next_numbers(1)[0])
-        element.follow()
+        if element is None:
+            element = self.elements.add(self.elements.next_numbers(1)[0])
+            element.follow()
         try:
             await self._bury(element, verdict)
+        except ClusterfnError as error:
+            element.over = True
+            self._give_up(error)
+            raise
         finally:
             if self.elements.has_ended:
                 element.close()
 
     async def _bury(self, element: ArrayTask, verdict: SchedulerVerdict) -> None:
-        """Have the host conclude; the first verdict asked for an element is final."""
-        try:
-            await conclusion.fail_unfinished_items(self.host, self.group, element.folder, self.job.bridge, verdict)
-        except ClusterfnError as error:
-            element.over = True
-            self._give_up(error)
-            raise
+        """Have the host end all items that no element has, or so many, in this one: its first verdict is final."""
+        request = json.dumps(verdict.as_dict()).encode()
+        answer = await self.host.bridge.supervise(
+            "bury", element.folder, bridge=self.job.bridge, stdin=request, timeout_s=_BURIAL_S
+        )
+        if answer.rc != 0:
+            conclusion.parse_conclusion(answer, self.host.settings, self.folder, "group")
 
     # its end
 
@@ -337,7 +345,7 @@ class GroupRun(GroupOnHost):
         verdict = conclusion.GIVEN_UP_ITEM._replace(most=most)
         # Without an answer the host keeps them, or their lines come all the same.
         with contextlib.suppress(ClusterfnError):
-            await conclusion.fail_unfinished_items(self.host, self.group, element.folder, self.job.bridge, verdict)
+            await self._bury(element, verdict)
 
     def _await_failed(self, verdict: SchedulerVerdict) -> None:
         what = f"waiting for {self.group.host} to conclude what has not begun of {self.group.id[:SHORT]}"

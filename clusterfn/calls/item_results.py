@@ -104,34 +104,29 @@ class ItemResults:
         self._received: collections.Counter[tuple[int, int]] = collections.Counter()
         self._records: collections.deque[ItemRecord] = collections.deque()
         # Whether the loop was asked to load what waits. Any thread sets it, so that many records wake the loop once.
-        self._is_asked = False
-        # The loop alone touches these.
-        self._is_loading = self._is_closed = self._is_over = False
+        self._is_asked = self._is_closed = self._is_over = False
+        self._loading = loop.Single(self._load_all)
 
     def close(self) -> None:
         """Take note that nothing more can be received; what has been received is still loaded."""
-        loop.call(self._begin_loading, True)
+        self._is_closed = True
+        loop.call(self._loading.begin)
 
     def _put(self, record: ItemRecord) -> None:
         """Have a record loaded, from any thread."""
         self._records.append(record)
         if not self._is_asked:
             self._is_asked = True
-            loop.call(self._begin_loading)
-
-    def _begin_loading(self, is_closed: bool = False) -> None:
-        self._is_closed = self._is_closed or is_closed
-        if not self._is_loading and not self._is_over:
-            self._is_loading = True
-            loop.begin(self._load_all())
+            loop.call(self._loading.begin)
 
     async def _load_all(self) -> None:
         self._is_asked = False
+        if self._is_over:
+            return
         while self._records and not self._group.done():
             await loop.in_thread(self._load_waiting, "clusterfn-group")
             # The flag comes before the next look: a record that comes after that asks for another one.
             self._is_asked = False
-        self._is_loading = False
         self._is_over = self._is_closed or self._group.done()
         if self._is_over:
             self._when_all()

@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.job_states import CANCELLED, PENDING, SHORT, STARTING
+from clusterfn.bridge.job_states import CANCELLED, PENDING, RUNNING, SHORT, STARTING, SUSPENDED
 from clusterfn.calls import job_display, remote_state, settling
 from clusterfn.calls.job_run import JobRun
 from clusterfn.config.units import parse_memory
 from clusterfn.display import console
-from clusterfn.display.notebook import NotebookDisplay, end_of, headline
-from clusterfn.display.usage_words import describe_request, short_usage
+from clusterfn.display.notebook import NotebookDisplay
 from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.hosts import remote_files, spoken_wait
 from clusterfn.packing.dependencies import ArgumentSource, JobArgument, JobPart, Reference, reference_of
@@ -97,7 +96,9 @@ class Job(concurrent.futures.Future[R], JobArgument, NotebookDisplay):
 
         While it runs, this asks its host, and `now` says what it uses at the moment. Empty before it runs.
         """
-        return settling.usage(self._run)
+        if self.done() or self.state not in (STARTING, RUNNING, SUSPENDED):
+            return self._run.published.get("usage") or {}
+        return remote_state.read_usage(self._run.at.connection, self._run.at.log_path(layout.USAGE))
 
     @property
     def notes(self) -> Sequence[str]:
@@ -314,14 +315,7 @@ class Job(concurrent.futures.Future[R], JobArgument, NotebookDisplay):
         return f"<Job {self.id} {self.name} on {self.host}: {self.status}>"
 
     def _shown_lines(self, held_by: str = "", *more: str) -> list[str]:
-        run = self._run
-        usage = run.published.get("usage") or {}
-        waited_s = time.monotonic() - run.submitted_at if run.sent_here else None
-        elapsed_s = usage.get("wall_s") if self.done() else waited_s
-        title = headline(f"{held_by or self.name} on {self.host}", self.id, self.state, "", elapsed_s, self.reason)
-        use = short_usage(usage)
-        facts = [*describe_request(run.asked), *([f"used: {use}"] if use else []), *more]
-        return [title, *(f"  {line}" for line in facts), *end_of(run.tail or b"")]
+        return job_display.summary(self._run, held_by or self.name, more)
 
     def _may_change(self) -> bool:
         if not self.done() and self._run.tail is None:

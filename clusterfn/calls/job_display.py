@@ -10,7 +10,7 @@ import functools
 import logging
 import queue
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,8 @@ from clusterfn.bridge.job_states import PENDING, SHORT
 from clusterfn.calls import leaving
 from clusterfn.display import console
 from clusterfn.display.console import STREAMS, OutputWriter
+from clusterfn.display.notebook import end_of, headline
+from clusterfn.display.usage_words import describe_request, short_usage
 from clusterfn.hosts import loop, spoken_wait
 
 if TYPE_CHECKING:
@@ -148,6 +150,17 @@ class _JobDisplay(console.Status):
     def _end_line(self) -> None:
         if self.output:
             self.output.end_line()
+
+
+def summary(run: JobRun, what: str, more: Sequence[str]) -> list[str]:
+    """Return what a notebook shows of a job: what it is and does, what it asks for and has used, what it prints."""
+    usage = run.published.get("usage") or {}
+    waited_s = time.monotonic() - run.submitted_at if run.sent_here else None
+    elapsed_s = usage.get("wall_s") if run.done() else waited_s
+    title = headline(f"{what} on {run.host}", run.id, run.state, "", elapsed_s, run.reason)
+    use = short_usage(usage)
+    facts = [*describe_request(run.asked), *([f"used: {use}"] if use else []), *more]
+    return [title, *(f"  {line}" for line in facts), *end_of(run.tail or b"")]
 
 
 def status_of(job: JobRun | GroupState, reason: str, now: float) -> str:

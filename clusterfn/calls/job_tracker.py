@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from clusterfn.bridge import layout
@@ -174,9 +173,8 @@ class Tracker(WaitingJob):
         self.run.queue.other_reason = what
         self._show_waiting()
 
-    def cannot_have(self, message: str, evidence: Sequence[str], hint: str) -> None:
+    def cannot_have(self, verdict: SchedulerVerdict) -> None:
         """Conclude the job, unless it has begun all the same: there will be no environment."""
-        verdict = SchedulerVerdict(layout.ENVIRONMENT, message, tuple(evidence), hint, "environment", withdraw=True)
         self.run.queue.withdraw_submissions()
         loop.begin(self._conclude_when_answered(verdict))
 

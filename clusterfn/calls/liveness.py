@@ -146,21 +146,16 @@ class SilentJobs:
 
     def __init__(self) -> None:
         self._waiting: dict[Run, None] = {}
-        self._is_asking = False
+        self._asking = loop.Single(self._ask_all)
 
     def add(self, run: Run) -> None:
         self._waiting[run] = None
-        if not self._is_asking:
-            self._is_asking = True
-            loop.begin(self._ask_all())
+        self._asking.begin()
 
     async def _ask_all(self) -> None:
         """Ask about those that are silent, then about those that have fallen silent meanwhile."""
-        try:
-            while silent := self._next():
-                await self._ask(silent[0].at.host, silent)
-        finally:
-            self._is_asking = False
+        while silent := self._next():
+            await self._ask(silent[0].at.host, silent)
 
     def _next(self) -> list[Run]:
         left = [run for run in self._waiting if not run.is_closed]

@@ -6,6 +6,7 @@ The progress is one bar on a terminal and in a notebook, and elsewhere a line at
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
 import logging
 import numbers
@@ -15,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge.attributes import is_a
 from clusterfn.bridge.job_states import PENDING, RUNNING, SHORT
-from clusterfn.bridge.supervisor.text import shortened
+from clusterfn.bridge.supervisor.text import format_size, shortened
 from clusterfn.calls import failed_items, job_display, leaving, outcome_errors
 from clusterfn.display import console
+from clusterfn.display.notebook import headline
+from clusterfn.display.usage_words import describe_request
 from clusterfn.hosts import spoken_wait
 
 if TYPE_CHECKING:
@@ -32,6 +35,21 @@ _LINES, _NAMED = 20, 10
 _COLUMNS = ("item", "state", "error", "wall_s", "cpu_s", "peak_memory_bytes", "gpus")
 # A line is redrawn for calls that end no more often than this.
 _REDRAW_S = 0.1
+
+
+def summary(group: GroupState) -> list[str]:
+    """Return what a notebook shows of a group: how far it is, what it asks for and has used, and why items failed."""
+    ends = group.ends()
+    peak = max((ended.usage.get("peak_memory_bytes") or 0 for ended in ends), default=0)
+    until = time.monotonic() if group.ended_at is None else group.ended_at
+    title, counted = f"{group.name} on {group.host}" if group.host else group.name, f"{len(ends)}/{len(group)}"
+    elapsed_s = until - group.submitted_at if group.sent_here and group.id else None
+    used = [f"peak memory of an item {format_size(peak)}"] if peak else []
+    counts = collections.Counter(state.lower() for state in group.states)
+    states = ", ".join(f"{count} {state}" for state, count in counts.items())
+    facts = [states, *describe_request(group.asked), *used, *failed_items.causes(group.failed, most=5)]
+    head = headline(title, group.id, group.state, counted, elapsed_s, "" if group.done() else group.reason)
+    return [head, *(f"  {line}" for line in facts)]
 
 
 def show_until_done(group: GroupState, timeout: float | None) -> None:

@@ -7,6 +7,7 @@ bytes have been read. Concludes nothing.
 from __future__ import annotations
 
 import functools
+import io
 import json
 import posixpath
 import secrets
@@ -35,6 +36,8 @@ _CATCH_UP_S = 15.0
 _REMOVAL = {"removed": [{"id": str, "bytes": int}], "kept": [{"id": str, "why": str}]}
 _LOOK_S = 0.01
 _STACK_LOOK_S = 0.1
+# What a job uses is a short line, and is not waited for longer than this.
+_USAGE_BYTES, _USAGE_S = 1 << 20, 5.0
 # A shared file system removes some thousand files a second at best.
 _REMOVAL_S = 3600.0
 # Without an answer of the scheduler within this time, the list is shown without its reasons.
@@ -247,6 +250,21 @@ async def list_elements(connection: HostConnection, folder: str) -> list[int]:
     answer = await connection.run(["ls", "-1", posixpath.join(folder, layout.ELEMENTS)])
     numbers = map(number, answer.out.decode("utf-8", "replace").split())
     return [number for number in numbers if number is not None]
+
+
+def read_usage(connection: HostConnection, path: str) -> Mapping[str, Any]:
+    """Return what a job uses, as its supervisor has last written it to this file; {} without an answer soon."""
+    out = io.BytesIO()
+    try:
+        # The thread that brings answers cannot wait for one.
+        if not connection.link.answers_here():
+            connection.get(path, out.write, until=_USAGE_BYTES).result(_USAGE_S)
+        # The supervisor overwrites the line, so the rest of a longer line may follow it.
+        usage: Any = json.loads(out.getvalue().partition(b"\n")[0])
+    except (ClusterfnError, ValueError, RecursionError):
+        # Nothing has been measured yet, or the file is being written.
+        return {}
+    return usage if isinstance(usage, dict) and is_usage(usage) else {}
 
 
 def request_stack_dump(connection: HostConnection, folder: str, keep_waiting: Callable[[float], bool]) -> str | None:

@@ -107,7 +107,8 @@ class Run:
         has_outcome: Whether its final outcome has come.
         is_closed: Whether it is not followed any more: reports that come late change nothing.
         at_close: Called, in this order, when that begins.
-        end: Ends what its user has, as `settling.end`. Does not wait.
+        end: Takes how it has ended, as `settling.end` does for a job. Does not wait.
+        requeued: Called when it waits in the scheduler's queue again.
         lock: Held for moments only, in which nothing is waited for.
         hurry: Follows it at once, if it waits for its turn to be followed: it begins, ends, or is asked about.
     """
@@ -125,6 +126,7 @@ class Run:
         self.lock = threading.Lock()
         self.at_close: list[Callable[[], object]] = []
         self.end: Callable[..., object] = _nothing
+        self.requeued: Callable[[], object] = _nothing
         self.hurry: Callable[[], object] = _nothing
 
     @property
@@ -146,9 +148,6 @@ class Run:
 
     def note_quiet(self, why: str, item: str = "") -> None:
         """Record, in words, that it has made no progress for long; "" once it makes progress again."""
-
-    def note_requeue(self) -> None:
-        """Take note that it waits in the scheduler's queue again."""
 
     def show_transfer(self, transfer: Transfer) -> None:
         """Show how far files of it are on their way."""

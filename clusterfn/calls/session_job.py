@@ -62,8 +62,7 @@ class SessionJob:
         self._run = run_of(self.job)
         # What exists of calls that were not sent, once the session is to skip their numbers: it serves in order.
         self._unsent: set[str] = set()
-        # The loop alone touches it.
-        self._is_skipping = False
+        self._skipping = loop.Single(self._skip_all)
         self._stream = CallStream(prepared.host, self.job.folder, self.actors.end)
         self._stream.open()
         idle = format_duration(serving.idle_s)
@@ -206,29 +205,21 @@ class SessionJob:
         """Have the session skip the calls whose `taken` this is, and those of before. Does not wait."""
         self._unsent.update(unsent)
         if self._unsent:
-            loop.call(self._begin_skipping)
-
-    def _begin_skipping(self) -> None:
-        if not self._is_skipping:
-            self._is_skipping = True
-            loop.begin(self._skip_all())
+            loop.call(self._skipping.begin)
 
     async def _skip_all(self) -> None:
         """Send the numbers to skip; again after a while if the host could not write them, as on a full disk."""
         laid_out = self._run.queue.laid_out
         after = [laid_out] if laid_out else []
-        try:
-            while self._unsent and not self._run.is_closed and self._host.is_connected:
-                some = sorted(self._unsent)[:_PATHS_AT_ONCE]
-                with contextlib.suppress(ClusterfnError):
-                    answer = await self._host.connection.run(["/bin/sh", "-c", _SKIP, "sh", *some], after=after)
-                    if answer.rc == 0:
-                        self._unsent.difference_update(some)
-                if not self._unsent.isdisjoint(some):
-                    # The session serves calls in order: those behind wait for this, so the pause is short.
-                    await asyncio.sleep(_SKIP_AGAIN_S)
-        finally:
-            self._is_skipping = False
+        while self._unsent and not self._run.is_closed and self._host.is_connected:
+            some = sorted(self._unsent)[:_PATHS_AT_ONCE]
+            with contextlib.suppress(ClusterfnError):
+                answer = await self._host.connection.run(["/bin/sh", "-c", _SKIP, "sh", *some], after=after)
+                if answer.rc == 0:
+                    self._unsent.difference_update(some)
+            if not self._unsent.isdisjoint(some):
+                # The session serves calls in order: those behind wait for this, so the pause is short.
+                await asyncio.sleep(_SKIP_AGAIN_S)
 
     def _note_job_change(self, kind: str, _: object) -> None:
         if kind == "done":

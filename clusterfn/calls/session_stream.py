@@ -242,7 +242,7 @@ class SocketSource(AgentSource):
                 arriving.announce(content)
                 arriving.write(value)
             except ResultError as error:
-                lose(run, error, arriving.kind)
+                lose(run, error, arriving)
                 return
             self.arriving = arriving
         waiting = take_outcome(run, self, content)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import io
-import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.job_states import CANCELLED, RETURNED, RUNNING, SHORT, STARTING, SUSPENDED
+from clusterfn.bridge.job_states import CANCELLED, RETURNED, SHORT
 from clusterfn.bridge.supervisor.text import format_size, in_one_line
 from clusterfn.calls import outcome, outcome_errors
 from clusterfn.calls.arriving import RECEIVING, Arriving
@@ -24,25 +22,6 @@ if TYPE_CHECKING:
 
 # The result in place of a value that stays on the host.
 ON_HOST: Any = object()
-# What a job uses is a short line, and is not waited for longer than this.
-_MOST_BYTES, _USAGE_S = 1 << 20, 5.0
-
-
-def usage(run: JobRun) -> Mapping[str, Any]:
-    """Return what it has used, or, while it runs, what its supervisor on the host has written last."""
-    if run.done() or run.state not in (STARTING, RUNNING, SUSPENDED):
-        return run.published.get("usage") or {}
-    out, connection = io.BytesIO(), run.at.connection
-    try:
-        # The thread that brings answers cannot wait for one.
-        if not connection.link.answers_here():
-            connection.get(run.at.log_path(layout.USAGE), out.write, until=_MOST_BYTES).result(_USAGE_S)
-        # The supervisor overwrites the line, so the rest of a longer line may follow it.
-        usage: Any = json.loads(out.getvalue().partition(b"\n")[0])
-    except (ClusterfnError, ValueError, RecursionError):
-        # Nothing has been measured yet, the file is being written, or the host does not answer soon.
-        return {}
-    return usage if isinstance(usage, dict) and outcome.is_usage(usage) else {}
 
 
 def end(run: JobRun, state: str, how: Mapping[str, Any] | ClusterfnError, arriving: Arriving | None = None) -> None:

@@ -218,7 +218,7 @@ class SubmissionLine:
 
     def __init__(self) -> None:
         self.waiting: list[PendingSubmission] = []
-        self._is_trying = self._is_served = False
+        self._is_trying, self._serving = False, loop.Single(self._serve_all)
         self._reason, self._renewed = "", time.monotonic()
 
     @property
@@ -232,13 +232,13 @@ class SubmissionLine:
         if refusal:
             is_first = self.is_free
             is_smaller = self._keep(submission, refusal, is_first)
-            self._serve(0.0 if is_first and is_smaller else _FIRST_S)
+            self._serving.begin(0.0 if is_first and is_smaller else _FIRST_S)
 
     def take(self, submission: PendingSubmission) -> None:
         """Let one that was not sent wait behind the others."""
         self.waiting.append(submission)
         self._tell([submission])
-        self._serve(_FIRST_S)
+        self._serving.begin(_FIRST_S)
 
     def _keep(self, submission: PendingSubmission, reason: str, is_first: bool) -> bool:
         """Let one that was refused wait, first or last; return whether it has become smaller, so that it may fit."""
@@ -256,30 +256,22 @@ class SubmissionLine:
         for submission in submissions:
             submission.ask_job(lambda job: job.refused_for_now(self._reason), None)
 
-    def _serve(self, pause_s: float) -> None:
-        if not self._is_served:
-            self._is_served = True
-            loop.begin(self._serve_all(pause_s))
-
     async def _serve_all(self, pause_s: float) -> None:
         """Send those that wait, one at a time, less and less often while the scheduler takes none."""
         slower_s = pause_s * _SLOWING or _FIRST_S
-        try:
-            while self.waiting:
-                await asyncio.sleep(pause_s)
-                self._renew_notes()
-                # The question may end a submission, which then leaves the line, so this goes through a copy.
-                first = next(filter(PendingSubmission.is_wanted_now, list(self.waiting)), None)
-                refusal = await self._try(first) if first is not None else self._reason
-                if first is not None and not refusal:
-                    # A scheduler that has taken one job may have room for more at once.
-                    pause_s, slower_s = 0.0, _FIRST_S
-                elif first is not None and self._keep(first, refusal, is_first=True):
-                    pause_s = 0.0
-                else:
-                    pause_s, slower_s = slower_s, min(_LONGEST_S, slower_s * _SLOWING)
-        finally:
-            self._is_served = False
+        while self.waiting:
+            await asyncio.sleep(pause_s)
+            self._renew_notes()
+            # The question may end a submission, which then leaves the line, so this goes through a copy.
+            first = next(filter(PendingSubmission.is_wanted_now, list(self.waiting)), None)
+            refusal = await self._try(first) if first is not None else self._reason
+            if first is not None and not refusal:
+                # A scheduler that has taken one job may have room for more at once.
+                pause_s, slower_s = 0.0, _FIRST_S
+            elif first is not None and self._keep(first, refusal, is_first=True):
+                pause_s = 0.0
+            else:
+                pause_s, slower_s = slower_s, min(_LONGEST_S, slower_s * _SLOWING)
 
     async def _try(self, submission: PendingSubmission) -> str:
         self.waiting.remove(submission)

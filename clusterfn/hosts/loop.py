@@ -57,8 +57,9 @@ def begin(story: Coroutine[Any, Any, None]) -> None:
     call(_begin, story)
 
 
-def _begin(story: Coroutine[Any, Any, None]) -> None:
-    _begun.add(asyncio.ensure_future(_watched(story)))
+def _begin(story: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    _begun.add(task := asyncio.ensure_future(_watched(story)))
+    return task
 
 
 async def _watched(story: Coroutine[Any, Any, None]) -> None:
@@ -68,6 +69,19 @@ async def _watched(story: Coroutine[Any, Any, None]) -> None:
         _log.exception("a conversation with a host failed")
     finally:
         _begun.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+
+
+class Single:
+    """A coroutine that runs once at a time, as it sees to all that waits."""
+
+    def __init__(self, story: Callable[..., Coroutine[Any, Any, None]]) -> None:
+        self._story = story
+        self._running: asyncio.Task[None] | None = None
+
+    def begin(self, *args: Any) -> None:
+        """Begin it, unless it runs; called in the loop alone."""
+        if self._running is None or self._running.done():
+            self._running = _begin(self._story(*args))
 
 
 def result(running: concurrent.futures.Future[T], what: str, timeout_s: float) -> T:

@@ -225,7 +225,7 @@ class World:
         told = [(each.on_silent, each.on_gone) for each in self.host.held.open.values()]
         found: list[Callable[[], None]] = [each for both in told for each in both if each is not None]
         found += [lambda: self.tracker.on_scheduler(None), self._look, self._stop]
-        return [*found, lambda: self.tracker.cannot_have("there is no such package", (), "correct it")]
+        return [*found, lambda: self.tracker.cannot_have(conclusion.WITHDRAWN_JOB)]
 
     def _look(self) -> None:
         loop.begin(liveness.look_until_it_begins(self.tracker.run))

@@ -19,8 +19,8 @@ from tests.golden.samples import BARE, SLURM
 
 FILES = ("sending", "submission_line", "following", "queue_place", "job_run", "job_tracker", "liveness", "conclusion")
 STORY = [f"calls/{name}.py" for name in FILES]
-# The first two are of groups. A host asks for content again only if it has lost some, which does not happen here.
-LEFT_OUT = ("fail_unfinished_items", "explain_unstarted", "send_again")
+# The first is of groups. A host asks for content again only if it has lost some, which does not happen here.
+LEFT_OUT = ("explain_unstarted", "send_again")
 PLACES = [place for name in STORY for place, (function, _) in awaits_of(name).items() if function not in LEFT_OUT]
 WALKS, STEPS, OFTEN = 400, 30, 0.8
 

@@ -347,7 +347,7 @@ def test_the_rest_of_elements_that_end_together_is_concluded_once_and_for_their_
     for element in tracker.elements.tasks.values():
         element.begun = element.over = True
     ends = [{"kind": "unsatisfiable", "message": "no node has 9 TB"}] * 20
-    loop.call(lambda: [tracker.element_ended(each) for each in ends])
+    loop.call(lambda: [tracker.elements.tasks[1].settle(each, None) for each in ends])
     settle()
 
     assert [each["message"] for each in concluded] == ["no node has 9 TB"]
@@ -456,7 +456,7 @@ def test_a_group_whose_rest_the_host_cannot_conclude_ends_with_that_error(told_e
     for number in (4, 5):
         rest = tracker.elements.tasks[number]
         rest.begun = rest.over = True
-        tracker.element_ended({"kind": "cancelled"})
+        rest.settle({"kind": "cancelled"}, None)
         settle()
 
     until(lambda: tracker.group.has_news(0))
@@ -466,7 +466,7 @@ def test_a_group_whose_rest_the_host_cannot_conclude_ends_with_that_error(told_e
 
 def test_a_group_that_is_lost_asks_its_host_for_nothing_more(told_elements):
     tracker, _, concluded = told_elements
-    tracker.element_ended({"kind": "memory"})
+    tracker.elements.tasks[1].settle({"kind": "memory"}, None)
 
     tracker.group.fail(HostError("the connection is closed"))
     tracker.item_results.close()
