@@ -23,7 +23,6 @@ DAEMONS = frozenset(["slurmd", "slurmctld"])
 CLASSES = {
     "raised": "ValueError", "exited": "ExitedEarly", "signal": "KilledBySignal", "lost": "WorkerLost",
     "node": "NodeFailed", "unsatisfiable": "Unsatisfiable", "cancelled": "Cancelled", "taken_back": "Preempted",
-    WITHDRAWN: "Cancelled",
 }  # fmt: skip
 # What a client says of items that it could not send to another host.
 NOT_SENT = ("HostError", "Unreachable", "SubmitError")
