@@ -144,7 +144,8 @@ class Elements:
 
     def queued(self) -> None:
         """Watch the elements that wait in the scheduler's queue."""
-        self._host.watch.add(self._queue.scheduler_name, self.on_scheduler, self.of.spec.element_s)
+        name, time_s = self._queue.scheduler_name, self.of.spec.element_s
+        self._host.watch.add(name, self.on_scheduler, time_s, lambda: bool(self.running()))
 
     def _show_waiting(self) -> None:
         self.of.group.set_reason(self._queue.waiting_reason)

@@ -126,7 +126,10 @@ class Tracker(WaitingJob):
             return
         self.run.heartbeat.is_listed = self.host.scheduler.knows_all
         time_s = self.run.asked.time_s if self.run.asked is not None else None
-        self.host.watch.add(self.run.at.scheduler_name, self.on_scheduler, time_s)
+        self.host.watch.add(self.run.at.scheduler_name, self.on_scheduler, time_s, self._has_begun)
+
+    def _has_begun(self) -> bool:
+        return self.run.state != PENDING
 
     def attach(self, claim: bytes, started: bytes) -> None:
         """Follow a job that another process sent, of which these files are known; b"" for one that does not exist."""

@@ -79,12 +79,13 @@ class _Watched:
     listener: Listener
     added: float
     time_s: float | None
+    has_begun: Callable[[], bool]
     running: int = 0
     missed: float | None = None
 
     @property
     def is_running(self) -> bool:
-        """Whether two looks in a row have seen it run: only a look shows that one died before its first heartbeat."""
+        """Whether two looks in a row have seen it run, once it has reported that it began."""
         return self.running > 1
 
 
@@ -139,12 +140,17 @@ class SchedulerWatch:
         self._answered: float | None = None
         self._loosened: set[str] = set()
 
-    def add(self, job_name: str, listener: Listener, time_s: float | None = None) -> None:
+    def add(
+        self, job_name: str, listener: Listener, time_s: float | None = None,
+        has_begun: Callable[[], bool] = lambda: True,
+    ) -> None:  # fmt: skip
         """Call `listener` at each look with the job's state, None where it was not listed, or `Silent`.
 
-        `time_s`: For how long the job may run, as its call asks.
+        Args:
+            time_s: For how long the job may run, as its call asks.
+            has_begun: Whether the job itself has reported that it began. Until then only a look can show that it died.
         """
-        loop.call(self._add, job_name, _Watched(listener, self._clock(), time_s))
+        loop.call(self._add, job_name, _Watched(listener, self._clock(), time_s, has_begun))
 
     def _add(self, job_name: str, job: _Watched) -> None:
         # Remove the old entry first: assigning to an existing key would leave the job at its old place in the order.
@@ -259,7 +265,8 @@ class SchedulerWatch:
         covered = {name: job for name, job in self._jobs.items() if job.added <= self._answered}
         self._loosen({name: states[name] for name in covered if name in states})
         for name, job in covered.items():
-            job.running = job.running + 1 if name in states and states[name].phase == RUNNING else 0
+            runs = name in states and states[name].phase == RUNNING and job.has_begun()
+            job.running = job.running + 1 if runs else 0
         waiting = [(name, job) for name, job in self._jobs.items() if not job.is_running]
         self._waiting = dict(sorted(waiting, key=lambda item: item[1].added))
         return [(job.listener, states.get(name)) for name, job in covered.items() if self._is_news(job, name in states)]

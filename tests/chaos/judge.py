@@ -16,12 +16,16 @@ from typing import Any
 
 LOST, INVENTED, TWICE, REFUSED = "lost", "invented", "twice", "refused"
 WRONGS = (LOST, INVENTED, TWICE, REFUSED)
+# The end of an item that one host gave up for another, and that no other one has.
+WITHDRAWN = "withdrawn"
 DAEMONS = frozenset(["slurmd", "slurmctld"])
 # What a client raises for each kind of outcome that a function or a kill of the storm can lead to.
 CLASSES = {
     "raised": "ValueError", "exited": "ExitedEarly", "signal": "KilledBySignal", "lost": "WorkerLost",
     "node": "NodeFailed", "unsatisfiable": "Unsatisfiable", "cancelled": "Cancelled", "taken_back": "Preempted",
 }  # fmt: skip
+# What a client says of items that it could not send to another host.
+NOT_SENT = ("HostError", "Unreachable", "SubmitError")
 # kind of outcome -> whose death explains it; of SLURM's daemons on SLURM alone.
 CAUSES = {
     "signal": frozenset(["worker"]),
@@ -78,6 +82,7 @@ class Fate:
         attempts: How many there are; 1 for an item.
         hit: Whose death has hit it, and how often; of an item, those of its group.
         beside: Which of SLURM's daemons were killed while it was not over.
+        orphaned: Whether a client that had it has died.
     """
 
     name: str
@@ -91,6 +96,7 @@ class Fate:
     attempts: int = 1
     hit: Mapping[str, int] = field(default_factory=dict)
     beside: frozenset[str] = frozenset()
+    orphaned: bool = False
 
     @property
     def end(self) -> str:
@@ -123,7 +129,7 @@ def judged_groups(fates: Iterable[Fate]) -> list[Wrong]:
             found[fate.name.partition("#")[0]].append(fate)
     wrong = []
     for name, items in found.items():
-        lost = [each.name for each in items if each.ends and each.ends[0]["kind"] != each.ask.kind]
+        lost = [each.name for each in items if each.ends and each.ends[0]["kind"] not in (each.ask.kind, WITHDRAWN)]
         killed = sum(items[0].hit.values())
         if len(lost) > killed:
             wrong.append(Wrong(INVENTED, f"{name}: {killed} of its processes were killed, and {lost} did not end well"))
@@ -140,6 +146,8 @@ def _ends_once(fate: Fate) -> list[Wrong]:
     kind = kinds[0]
     if told is None:
         return [Wrong(LOST, f"{name} has ended ({kind}), and no client heard of it")]
+    if kind == WITHDRAWN:
+        return _on_its_way(fate)
     wrong = []
     if kind != fate.ask.kind and not _explained(fate, kind):
         wrong.append(Wrong(INVENTED, f"{name} is {kind}: {fate.ends[0].get('message')}; killed: {dict(fate.hit)}"))
@@ -162,12 +170,24 @@ def _without_an_outcome(fate: Fate) -> list[Wrong]:
     told = fate.told
     if not fate.taken and told is None:
         return [Wrong(REFUSED, f"{fate.name} was never sent, and ran: {fate.runs}")] if fate.runs else []
+    if not fate.taken and not fate.runs and "#" in fate.name and "error" in (told or {}):
+        return []  # the client died before all parts of the map were sent
     if told is None or "error" not in told:
         return [Wrong(LOST, f"{fate.name} was sent and has no outcome; a client says {told}")]
     # SLURM's controller was away: the job is not SLURM's, and must never have run.
     if told["error"]["type"] == "SubmitError" and fate.on_slurm and "slurmctld" in fate.beside and not fate.runs:
         return []
     return [Wrong(LOST, f"{fate.name} has no outcome; it ran {len(fate.runs)} times; a client says {told['error']}")]
+
+
+def _on_its_way(fate: Fate) -> list[Wrong]:
+    """An item that one host gave up and no other has: it never ran, and who was to send it is dead or says why not."""
+    error = (fate.told or {}).get("error") or {}
+    text = f"{fate.name} was given up by a host, and ran {len(fate.runs)} times; a client says {fate.told}"
+    if fate.runs or not error:
+        return [Wrong(INVENTED, text)]
+    is_explained = error["type"] in NOT_SENT or (error["type"] == "Cancelled" and fate.orphaned)
+    return [] if is_explained else [Wrong(LOST, text)]
 
 
 def _explained(fate: Fate, kind: str) -> bool:

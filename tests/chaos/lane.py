@@ -3,10 +3,13 @@
 Run as `python lane.py calls.py` with CLUSTERFN_CONFIG set.
 Orders: {"do": "submit", "id", "host", "call", "args", "options"}, {"do": "attach", "id", "host"}, and {"do": "map"} as
 "submit", whose "args" are lists with a value for each item. "ballast" among the arguments is a number of bytes.
+A map on a list of hosts has several parts: their ids begin with twelve digits of the order's, and to attach takes "of",
+the id of one.
 Answers: {"id", "ready": true, "agent": pid}, {"id", "sent": true}, {"id", "state", "value" or "error"}; of a map
 "items" with "value" or "error" for each. A value that is a dict is told without its data, but with their checksum.
 """
 
+import itertools
 import json
 import random
 import sys
@@ -17,7 +20,7 @@ from types import SimpleNamespace
 
 import clusterfn
 from clusterfn.calls import call, demand, mapping
-from clusterfn.calls.group import JobGroup
+from clusterfn.calls.group import JobGroup, run_of_group
 from clusterfn.config.options import parse_options
 from clusterfn.packing.dependencies import reference_of
 
@@ -47,28 +50,30 @@ def failed(error):
     return {"error": dict(facts, type=type(error).__name__, text=str(error))}
 
 
-def all_ended(group):
+def all_ended(group, name):
     group.wait()
     errors = group.failed
     told = [failed(errors[index]) if index in errors else shown(group.result(index)) for index in range(len(group))]
-    say(id=group.id, state=group.state, items=told)
+    say(id=name, state=group.state, items=told)
 
 
-def follow(kept, found):
+def follow(kept, found, name):
     kept.append(found)
-    threading.Thread(target=say_when_sent, args=(found,), daemon=True).start()
+    threading.Thread(target=say_when_sent, args=(found, name), daemon=True).start()
     if isinstance(found, JobGroup):
-        threading.Thread(target=all_ended, args=(found,), daemon=True).start()
+        threading.Thread(target=all_ended, args=(found, name), daemon=True).start()
     else:
         found.add_done_callback(ended)
 
 
-def say_when_sent(found):
+def say_when_sent(found, name):
     """A job that the host does not have is lost with its client: until then it is not sent."""
-    for request in reference_of(found).source.open_requests():
+    is_map = isinstance(found, JobGroup)
+    queues = {run_of_group(found, index).queue for index in range(len(found))} if is_map else ()
+    for request in [request for sent in queues or [reference_of(found).source] for request in sent.open_requests()]:
         if request.exception(150) is not None:
             return
-    say(id=found.id, sent=True, host=found.host)
+    say(id=name, sent=True, host=found.host)
 
 
 def submit(calls, order):
@@ -87,6 +92,8 @@ def submit(calls, order):
 
 
 def submit_map(calls, order):
+    if order["host"].endswith("any"):
+        return clusterfn.cluster(host=order["host"])(calls[order["call"]]).map(*order["args"], max_parallel=6)
     options = parse_options({"host": order["host"], **order.get("options", {})})
     how = mapping.parse_map_options(6, "auto")
     return mapping.run(calls[order["call"]], order["args"], options, how)
@@ -100,14 +107,17 @@ def main():
     kept = []
     for line in sys.stdin:
         order = json.loads(line)
-        demand.secrets = SimpleNamespace(token_hex=lambda _, job=order["id"]: job)  # the test knows the id before we do
+        name = order["id"]
+        is_shared = order["do"] == "map" and order["host"].endswith("any")
+        ids = map((name[:12] + "{:04x}").format, itertools.count()) if is_shared else itertools.repeat(name)
+        demand.secrets = SimpleNamespace(token_hex=lambda _, ids=ids: next(ids))  # the test knows them before we do
         try:
             if order["do"] == "attach":
-                follow(kept, clusterfn.attach(order["id"], order["host"]))
+                follow(kept, clusterfn.attach(order.get("of", name), order["host"]), name)
             else:
-                follow(kept, {"submit": submit, "map": submit_map}[order["do"]](calls, order))
+                follow(kept, {"submit": submit, "map": submit_map}[order["do"]](calls, order), name)
         except Exception as error:
-            say(id=order["id"], state="REFUSED", error={"type": type(error).__name__, "text": str(error)})
+            say(id=name, state="REFUSED", error={"type": type(error).__name__, "text": str(error)})
 
 
 main()

@@ -18,7 +18,7 @@ _LARGE = 2_000_000
 _RETRIES = 2
 # How many calls, and items of maps, of each host: of five hundred jobs of two hosts, and of those of a list of three.
 OF_TWO = {BARE: (190, 100), SLURM: (110, 100)}
-OF_A_LIST = {ANY: (200, 0)}
+OF_A_LIST = {ANY: (200, 10 * MAP_OF)}
 
 
 @dataclass
@@ -32,7 +32,8 @@ class Order:
         at: When it was ordered, and when it was over, in wall seconds.
         again: How often a client failed to attach to it.
         tries: How often the same was ordered before, under other ids.
-        ran_on: The host that a client has chosen of a list.
+        ran_on: The host that a client has chosen of a list; of a map those that share it.
+        orphaned: Whether a client that had it has died.
     """
 
     host: str
@@ -45,6 +46,12 @@ class Order:
     again: int = 0
     tries: int = 0
     ran_on: str = ""
+    orphaned: bool = False
+
+    @property
+    def stem(self) -> str:
+        """What its id begins with on the hosts: a map that several share has one in each."""
+        return self.id[:12] if self.is_map and self.host == ANY else self.id
 
     def afresh(self) -> Order:
         """The same under another id: of this one it is not known whether it was sent."""

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.chaos.judge import DAEMONS, Fate
 from tests.chaos.lanes import Lane
 from tests.chaos.onhost import JobOnHost, until
 from tests.chaos.orders import SLURM, Order
+from tests.chaos.parts import Part, ends_of_items, parts_of
 
 LANES, WINDOW = 4, 24
 _LOOK_S = 0.05
@@ -25,6 +26,7 @@ _BESIDE_S = 15.0  # after the death of a daemon, a job that begins may still suf
 _ATTACHES = 5
 _TRIES = 10
 Kill = tuple[str, str, float]
+Hits = collections.Counter[str]
 
 
 @dataclass
@@ -53,7 +55,7 @@ class Storm:
     """
 
     def __init__(
-        self, root_of: Callable[[str], Path], runs: Path, new_lane: Callable[[], Lane], orders: Iterator[Order]
+        self, roots: Sequence[Path], runs: Path, new_lane: Callable[[], Lane], orders: Iterator[Order]
     ) -> None:
         self.clients = [Client(new_lane()) for _ in range(LANES)]
         self.ended: list[Order] = []
@@ -61,7 +63,7 @@ class Storm:
         self.count = 0
         self.given_up: list[Order] = []
         self.refusals: collections.Counter[str] = collections.Counter()
-        self._root_of, self._runs, self._new_lane, self._orders = root_of, runs, new_lane, orders
+        self._roots, self._runs, self._new_lane, self._orders = roots, runs, new_lane, orders
         self._again: list[Order] = []
 
     def rage(self, jobs: int, may_end: Callable[[], bool], limit_s: float) -> bool:
@@ -88,11 +90,12 @@ class Storm:
 
     def settle(self, is_queued: Callable[[str], bool], limit_s: float) -> None:
         """Follow what has begun although no client said that it was sent."""
-        until(lambda: not any(is_queued(order.id) for order in self.doubtful), limit_s, 1.0)
-        client, begun = Client(self._new_lane()), [order for order in self.doubtful if self._has_begun(order)]
-        for order in begun:
-            client.open[order.id] = order
-            client.lane.order("attach", order.id, order.host)
+        until(lambda: not any(is_queued(order.stem) for order in self.doubtful), limit_s, 1.0)
+        client = Client(self._new_lane())
+        for order in self.doubtful:
+            if any(part.has_begun() for part in self._parts(order)):
+                client.open[order.id] = order
+                self._attach(client, order)
 
         def heard() -> bool:
             self._hear(client)
@@ -103,7 +106,7 @@ class Storm:
 
     def jobs(self) -> list[JobOnHost]:
         """All that were ordered, as they lie on the hosts."""
-        return [self._there(order) for order in self._all()]
+        return [job for order in self._all() for job in self._there(order)]
 
     def open_ids(self) -> list[str]:
         """What no client has told the end of."""
@@ -111,17 +114,21 @@ class Storm:
 
     def fates(self, kills: list[Kill]) -> list[Fate]:
         """What became of each call and item."""
-        hits: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+        hits: dict[str, Hits] = collections.defaultdict(Hits)
         for kind, job, _ in kills:
             hits[job.partition(".")[0]][kind] += 1
-        return [fate for order in self._all() for fate in self._fates(order, hits[order.id], kills)]
+        return [fate for order in self._all() for fate in self._fates(order, hits, kills)]
 
     def _all(self) -> list[Order]:
         waits = [order for client in self.clients for order in client.open.values() if order not in self.doubtful]
         return [*self.ended, *(order for order in self.doubtful if order not in self.ended), *waits]
 
-    def _there(self, order: Order) -> JobOnHost:
-        return JobOnHost(self._root_of(order.id), order.id, self._runs)
+    def _parts(self, order: Order) -> list[Part]:
+        return parts_of(self._roots, order.stem, len(order.asks))
+
+    def _there(self, order: Order) -> list[JobOnHost]:
+        folders = [part.folder for part in self._parts(order)] or [self._roots[0] / "jobs" / order.id]
+        return [JobOnHost(folder.parents[1], folder.name, self._runs) for folder in folders]
 
     def _order(self, client: Client, order: Order) -> None:
         order.at = (time.time(), order.at[1])
@@ -139,6 +146,8 @@ class Storm:
                 continue
             if word.get("state") == "REFUSED":
                 self._refused(client, order, word["error"])
+            elif order.again < _ATTACHES and any(_is_unreached(item) for item in word.get("items", ())):
+                self._attach_again(client, order)
             elif "state" in word:
                 order.words = word
                 self._over(client, order)
@@ -152,10 +161,18 @@ class Storm:
             del client.open[order.id]
             self._doubt(order)
         elif order.again < _ATTACHES:
-            order.again += 1
-            _say(client.lane, "attach", order)
+            self._attach_again(client, order)
         else:
             self._over(client, order)
+
+    def _attach_again(self, client: Client, order: Order) -> None:
+        order.again += 1
+        self._attach(client, order)
+
+    def _attach(self, client: Client, order: Order) -> None:
+        """Let a client attach to it, by the id of any of its parts."""
+        order.orphaned = True
+        _say(client.lane, "attach", order, of=next((part.folder.name for part in self._parts(order)), order.id))
 
     def _doubt(self, order: Order) -> None:
         self.doubtful.append(order)
@@ -177,43 +194,35 @@ class Storm:
         client.lane, client.read = self._new_lane(), 0
         for order in list(client.open.values()):
             if order.sent:
-                _say(client.lane, "attach", order)
+                self._attach(client, order)
             else:
                 del client.open[order.id]
                 self._doubt(order)
 
-    def _has_begun(self, order: Order) -> bool:
-        folder = self._there(order).folder
-        return any(folder.glob("claim")) or any(folder.glob("elements/*/claim"))
-
-    def _fates(self, order: Order, hit: collections.Counter[str], kills: list[Kill]) -> Iterator[Fate]:
-        job, on_slurm = self._there(order), SLURM in (order.ran_on, order.host)
+    def _fates(self, order: Order, hits: Mapping[str, Hits], kills: list[Kill]) -> Iterator[Fate]:
+        parts, jobs = self._parts(order), self._there(order)
         began, over = order.at
         beside = frozenset(kind for kind, _, when in kills if kind in DAEMONS and began - _BESIDE_S <= when <= over)
-        lines = _ends_of_items(job.folder) if order.is_map else {}
+        ends = ends_of_items(parts) if order.is_map else {}
+        hit = sum((hits[job.id] for job in jobs), Hits())
         for index, ask in enumerate(order.asks):
-            name = f"{order.id}#{index}" if order.is_map else order.id
+            name, (job, *_) = f"{order.id}#{index}" if order.is_map else order.id, jobs
+            lines = ends.get(index, [])
+            places = [part.host for part, _ in lines] or [part.host for part in parts if index in part.items]
             yield Fate(
-                name, ask, order.place(), on_slurm, order not in self.doubtful, order.told(index),
-                lines.get(index, ()) if order.is_map else job.finals(),
-                JobOnHost(job.folder.parents[1], name, self._runs).runs(), 1 if order.is_map else len(job.attempts()),
-                hit, beside,
+                name, ask, order.place(), SLURM in (places or order.ran_on or order.host),
+                order not in self.doubtful, order.told(index),
+                [line for _, line in lines] if order.is_map else job.finals(),
+                JobOnHost(self._roots[0], name, self._runs).runs(), 1 if order.is_map else len(job.attempts()),
+                hit, beside, order.orphaned,
             )  # fmt: skip
+
+
+def _is_unreached(item: Mapping[str, Any]) -> bool:
+    """Whether a client says that it cannot reach the host of an item, which may go on there: another one may."""
+    return item.get("error", {}).get("type") in ("HostError", "Unreachable")
 
 
 def _say(lane: Lane, do: str, order: Order, **more: object) -> None:
     with contextlib.suppress(BrokenPipeError, ValueError):  # it was killed a moment ago: its successor has the order
         lane.order(do, order.id, order.host, **more)
-
-
-def _ends_of_items(folder: Path) -> dict[int, list[dict[str, object]]]:
-    found: dict[int, list[dict[str, object]]] = collections.defaultdict(list)
-    for path in sorted(folder.glob("elements/*/attempts/*/journal.jsonl")):
-        for line in path.read_bytes().split(b"\n")[:-1]:
-            try:
-                told = json.loads(line)
-            except ValueError:  # torn by a kill, and gone on behind it
-                continue
-            if "index" in told:
-                found[told["index"]].append(told)
-    return found

@@ -133,10 +133,6 @@ class World:
         """Where jobs may lie."""
         return [self.root, *(self.home / f"{self.session}{kind.root}" for kind in HOSTS.values() if kind.root)]
 
-    def folder_of(self, job: str) -> Path:
-        """The root in which a job lies; the first if it is in none."""
-        return next((root for root in self.roots() if (root / "jobs" / job).exists()), self.root)
-
     def behind(self, folder: Path, port: int | Mapping[str, int], *names: str) -> Path:
         """Another clusterfn.yml, whose hosts are reached through a proxy at that port, or at that of each; its path."""
         ssh_config = folder / "ssh_config"

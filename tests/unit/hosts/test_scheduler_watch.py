@@ -47,6 +47,22 @@ def test_a_running_job_is_looked_at_every_five_minutes_and_a_new_one_soon(made):
     assert connection.on_look is None
 
 
+def test_a_job_that_runs_but_has_not_reported_that_it_began_is_looked_at_as_one_that_waits(made):
+    watch, connection, clock = made
+    has_begun = []
+    watch.add("a.1", lambda _: None, None, lambda: bool(has_begun))
+    clock.now += 100
+    for _ in range(3):
+        connection.answer("7|RUNNING|None|a.1")
+    assert connection.asked == [4, 60]
+
+    has_begun.append(True)
+    connection.answer("7|RUNNING|None|a.1")
+    connection.answer("7|RUNNING|None|a.1")
+
+    assert connection.asked == [4, 60, 300]
+
+
 def test_a_job_that_is_added_again_is_looked_at_soon_again(made):
     watch, connection, clock = made
     for name in ("a.1", "b.2"):
