@@ -40,9 +40,12 @@ def _part(folder: Path, count: int) -> Part:
         path = folder / name
         return json.loads(path.read_bytes()) if path.exists() else default
 
-    shared = {part["id"]: part["items"] for part in read("shared.json", [])}
+    spec, shared, start = read("spec.json", {}), {}, 0
+    for _, job_id, size in spec.get("shared", ()):
+        shared[job_id] = list(range(start, start + size))
+        start += size
     items = read("retried.json", {"items": shared.get(folder.name, list(range(count)))})["items"]
-    return Part(folder, read("spec.json", {})["host"], items)
+    return Part(folder, spec["host"], items)
 
 
 def ends_of_items(parts: Iterable[Part]) -> dict[int, list[tuple[Part, dict[str, Any]]]]:

@@ -90,13 +90,11 @@ def test_the_parts_of_a_map_are_found_and_their_items_counted_as_the_whole_count
             (folder / path).write_text(content if isinstance(content, str) else json.dumps(content))
 
     first, second, third = "a" * 12 + "0003", "a" * 12 + "0004", "b" * 16
-    shared = [{"id": first, "items": [0, 1]}, {"id": second, "items": [2, 3]}]
-    lay("one", first, {"spec.json": {"host": "x"}, "shared.json": shared, "more/000002-" + third: ""}, {0: "raised"})
-    lay(
-        "one", third, {"spec.json": {"host": "x"}, "shared.json": shared, "retried.json": {"items": [3]}}, {0: "exited"}
-    )
-    given_up = {"spec.json": {"host": "y"}, "shared.json": shared, "elements/1/moved.json": ""}
-    lay("two", second, given_up, {0: "cancelled", 1: "cancelled"})
+    shared = [["x", first, 2], ["y", second, 2]]
+    x, y = {"host": "x", "shared": shared}, {"host": "y", "shared": shared}
+    lay("one", first, {"spec.json": x, "more/000002-" + third: ""}, {0: "raised"})
+    lay("one", third, {"spec.json": x, "retried.json": {"items": [3]}}, {0: "exited"})
+    lay("two", second, {"spec.json": y, "elements/1/moved.json": ""}, {0: "cancelled", 1: "cancelled"})
 
     parts = parts_of([tmp_path / "one", tmp_path / "two", tmp_path / "none"], "a" * 12, 4)
 
