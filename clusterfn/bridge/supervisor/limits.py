@@ -145,10 +145,12 @@ class JobClock:
 
     Attributes:
         stopped_s: For how long this process and its children were stopped so far.
+        looked: What it showed at the last look for a stop. One since then is not known yet, so a time limit counts
+            only what came before.
     """
 
     def __init__(self) -> None:
-        self.stopped_s = 0.0
+        self.stopped_s = self.looked = 0.0
 
     def now(self) -> float:
         """Return the seconds for which this process could run, from an arbitrary point on."""
@@ -201,6 +203,7 @@ class Suspension:
 
     def begin(self) -> None:
         self._alive = time.monotonic()
+        clock.looked = clock.now()
 
     def look(self, began: float, limit_s: float, worker: int) -> None:
         """Look whether all of the job was stopped during a wait.
@@ -226,6 +229,7 @@ class Suspension:
         elif self._announced is not None and self._alive > self._announced + _STOPS_WITHIN_S:
             self._announced = None
             self._tell("resumed", reason="", stopped_s=0.0)
+        clock.looked = self._alive - clock.stopped_s
 
     def notes(self) -> "list[str]":
         """Return what the outcome says of it."""

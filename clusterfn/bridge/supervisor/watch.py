@@ -101,7 +101,7 @@ class EndWatch:
             return ""
         if self._announced is not None:
             self.warned = self._announced.message
-        elif self.deadline is not None and clock.now() >= self.deadline - self._warn_s:
+        elif self.deadline is not None and clock.looked >= self.deadline - self._warn_s:
             self.warned = "%s until its time limit" % format_duration(max(0.0, self.deadline - clock.now()))
         return self.warned
 
@@ -129,7 +129,7 @@ class EndWatch:
             raise AttemptEnded(cancelled(self._what))
         if self._due("fence", _FENCE_EVERY_S) and any(publish.is_there(folder, OUTCOME) for folder in self._fences):
             raise AttemptEnded(concluded_by_another())
-        if self.deadline is not None and clock.now() >= self.deadline:
+        if self.deadline is not None and clock.looked >= self.deadline:
             raise AttemptEnded(self._too_long())
 
     def _due(self, name: str, every_s: float) -> bool:
