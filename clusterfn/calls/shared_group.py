@@ -56,26 +56,26 @@ class Load(NamedTuple):
     takes: bool = True
 
 
-def next_giver(loads: Mapping[str, Load]) -> str | None:
+def next_giver(by_host: Mapping[str, Load]) -> str | None:
     """Return which host is to give up items, as another one has nothing left; None if none is.
 
     Example:
         >>> next_giver({"a": Load(0, 0, 20.0), "b": Load(110, 100, 10.0), "c": Load(20, 10, 10.0)})
         'b'
     """
-    is_one_idle = any(load.takes and not load.left for load in loads.values())
-    takes_s = {name: load.left / max(load.per_s, 1e-9) for name, load in loads.items() if load.gives and load.waiting}
+    is_one_idle = any(load.takes and not load.left for load in by_host.values())
+    takes_s = {name: load.left / max(load.per_s, 1e-9) for name, load in by_host.items() if load.gives and load.waiting}
     return max(takes_s, key=lambda name: takes_s[name], default=None) if is_one_idle else None
 
 
-def next_taker(loads: Mapping[str, Load]) -> str:
+def next_taker(by_host: Mapping[str, Load]) -> str:
     """Return which host gets the items that another one has given up; one that may not get some only without others."""
 
     def fitness(name: str) -> tuple[bool, bool, bool, float]:
-        load = loads[name]
+        load = by_host[name]
         return load.takes, load.takes or load.gives, not load.left, load.per_s
 
-    return max(loads, key=fitness)
+    return max(by_host, key=fitness)
 
 
 def shares(count: int, weights: Sequence[float]) -> list[int]:
@@ -165,13 +165,13 @@ class Parts:
 
     def move_some(self) -> None:
         """Send what was given up to another host; without any, have one give up half of what has not begun there."""
-        loads = {host: self._load(host) for host in self.first}
-        giver = next_giver(loads)
+        by_host = {host: self._load(host) for host in self.first}
+        giver = next_giver(by_host)
         if self.given_up:
             # All lines of an answer come together.
             if time.monotonic() > self.given_up_at + _LOOK_S:
                 self._paused_until.clear()
-                self._send_given_up(sorted(self.given_up), next_taker(loads))
+                self._send_given_up(sorted(self.given_up), next_taker(by_host))
         elif giver is not None:
             self._paused_until[giver] = time.monotonic() + _PAUSE_S
             states = self.whole.states

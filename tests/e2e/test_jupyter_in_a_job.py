@@ -11,6 +11,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -125,14 +126,15 @@ def test_idle_jupyterlab_releases_its_gpus_and_says_so(root: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("environment", "said"),
     [
-        (["--environment", "current"], "has no jupyterlab, which this job needs"),
-        (["--environment", "nowhere.yml"], "there is no file"),
+        ("python:{}/empty/bin/python", "has no jupyterlab, which this job needs"),
+        ("nowhere.yml", "there is no file"),
     ],
 )
-def test_what_cannot_start_says_why(here: Path, tmp_path: Path, words: list[str], said: str):
-    lab = Lab("here", tmp_path, *words)
+def test_what_cannot_start_says_why(here: Path, tmp_path: Path, environment: str, said: str):
+    venv.create(tmp_path / "empty")
+    lab = Lab("here", tmp_path, "--environment", environment.format(tmp_path))
 
     assert lab.process.wait(WAIT_S) in (1, 2)
     assert said in lab.errors.read_text()

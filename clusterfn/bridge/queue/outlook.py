@@ -45,14 +45,16 @@ def outlook(root: str, spec: "dict[str, Any]") -> "dict[str, Any]":
     if not sys.platform.startswith("linux"):
         # There is no queue here, so each job starts as it comes.
         return {"starts": True, "reason": "", "before": 0}
-    names = lease_names.HeldNames(Leases().binders(), machine.now_s())
+    # The names come last: a job that has left the queue by now, or has a claim, holds what it asked for.
+    unclaimed = [job for job in spec["sent"] if publish.read(job_dir(root, job), CLAIM) is None]
     waiting = Queue(root).read()
-    tickets = [own for own in waiting if not own.after and not is_claimed(own) and has_environment(own)]
-    known = {ticket.job for ticket in waiting} | {job.job for job in names.running if job.uid == os.getuid()}
-    for job, resources in spec["sent"].items():
+    in_line = [own for own in waiting if not own.after and not is_claimed(own) and has_environment(own)]
+    names = lease_names.HeldNames(Leases().binders(), machine.now_s())
+    running = {job.job for job in names.running if job.uid == os.getuid()}
+    tickets = [own for own in in_line if own.job not in running]
+    for job in set(unclaimed) - running - {own.job for own in waiting}:
         # It holds nothing and has no ticket yet, as its script has not come so far.
-        if job not in known and publish.read(job_dir(root, job), CLAIM) is None:
-            tickets.append(_as_ticket(job, dict(spec, resources=resources)))
+        tickets.append(_as_ticket(job, dict(spec, resources=spec["sent"][job])))
     tickets = sorted(tickets + [_as_ticket(_THIS, spec)])
     every = gpus.list_gpus("memory.used") if any(ticket.asked.gpus for ticket in tickets) else []
     left = [gpu for gpu in every if gpu.uuid not in names.gpus]

@@ -97,5 +97,6 @@ class Spec(_Always, total=False):
     after: Dict[str, SpecInput]
     scheduler_options: Dict[str, Any]
     clusters: str
+    shared: List[List[Any]]
     # The workers of a session add this field.
     syncs_later: bool

@@ -43,6 +43,20 @@ def test_a_job_that_has_begun_is_not_counted_twice(tmp_path, nobody):
     assert outlook.outlook(str(tmp_path), asks(CORES, sent={"a" * 16: asks(CORES)["resources"]}))["starts"]
 
 
+def test_a_job_that_begins_during_the_question_is_counted_by_what_it_holds(tmp_path, monkeypatch):
+    claimed = Path(tmp_path, "jobs", "a" * 16)
+    claimed.mkdir(parents=True)
+
+    def begins(_):
+        assert not (claimed / "claim").exists()
+        (claimed / "claim").write_text("x")
+        return {}
+
+    monkeypatch.setattr(Leases, "binders", begins)
+
+    assert not outlook.outlook(str(tmp_path), asks(1, sent={"a" * 16: asks(CORES)["resources"]}))["starts"]
+
+
 def test_the_gpus_that_were_seen_are_for_one_job_that_comes_soon(tmp_path, monkeypatch):
     root, there = str(tmp_path), [GpuInfo(0, "GPU-1", "NVIDIA RTX A6000", 49140)]
     Path(machine.folder(root)).mkdir(parents=True)
