@@ -9,7 +9,6 @@ import contextlib
 import posixpath
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -281,21 +280,6 @@ def _candidates(job_id: str, name: str | None) -> tuple[list[Host], list[Host]]:
     present = list(config_file.load().hosts.values())
     remembered = []
     for entry in sorted(history.entries(job_id), key=lambda entry: entry.host):
-        hosts = _hosts_of(entry)
+        hosts = history.hosts_sent_with(entry)
         remembered += [hosts[entry.host]] if entry.host in hosts else []
     return (remembered, [host for host in present if host not in remembered]) if remembered else (present, [])
-
-
-def _hosts_of(entry: history.LedgerEntry) -> Mapping[str, Host]:
-    """Return the hosts of the file with which a job was sent, or of the present one if that file is of no use.
-
-    Raises:
-        ConfigError: It cannot be read, and the present file has no such host.
-    """
-    present, file = config_file.load().hosts, Path(entry.config)
-    try:
-        return config_file.read(file).hosts if entry.config and file.exists() else present
-    except ConfigError:
-        if entry.host not in present:
-            raise
-        return present

@@ -5,6 +5,7 @@ Callbacks run on the connection's reader thread, so they never wait.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import replace
@@ -21,6 +22,8 @@ from clusterfn.hosts.scheduler_watch import LookCounter, Seen, Silent
 from clusterfn.scheduler import base
 from clusterfn.scheduler.base import JobState, SchedulerLimits, SchedulerVerdict, Submission
 
+# Elements that only end items have numbers from here on, at random: several programs may ask for some at a time.
+_FIRST_BURIAL = 1_000_000
 # The size of an array where the scheduler states no limit.
 _LARGEST_ARRAY = 1000
 
@@ -88,8 +91,13 @@ class Elements:
 
     def next_numbers(self, count: int) -> range:
         """Return the numbers of so many more elements."""
-        first = 1 + max(self.tasks, default=self.of.spec.elements)
+        known = [number for number in list(self.tasks) if number < _FIRST_BURIAL]
+        first = 1 + max(known, default=self.of.spec.elements)
         return range(first, first + count)
+
+    def add_burial(self) -> ArrayTask:
+        """Return a new element that does nothing but end items."""
+        return self.add(_FIRST_BURIAL + secrets.randbelow(_FIRST_BURIAL))
 
     def start(self, numbers: range, after: Sequence[Reply[Any]] = ()) -> None:
         """Start these elements and follow them."""

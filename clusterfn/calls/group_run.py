@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 # The latter for a group, which may have thousands of items.
 _TIMEOUT_S, _BURIAL_S = 60.0, 600.0
 # How often, and after what pauses, the host is asked again to conclude the items that are left.
-_AGAIN, _AGAIN_S = 6, 5.0
+_AGAIN, _AGAIN_S, _LOOK_S = 6, 5.0, 0.2
 
 
 class GroupRun(GroupOnHost):
@@ -139,6 +139,9 @@ class GroupRun(GroupOnHost):
         for number in left.given_up:
             # The group gets its error.
             loop.start(self._fail(conclusion.STOPPED, self.elements.tasks[number]))
+        for number in left.moved:
+            # How many were asked for first counts.
+            loop.begin(self._see_given_up(self.elements.tasks[number], 1))
         if left.is_stopped and not left.given_up:
             self.queue.cancel()
             self.conclude(conclusion.STOPPED)
@@ -291,7 +294,7 @@ class GroupRun(GroupOnHost):
     async def _fail(self, verdict: SchedulerVerdict, element: ArrayTask | None = None) -> None:
         self._is_concluding = self.elements.is_closed = True
         if element is None:
-            element = self.elements.add(self.elements.next_numbers(1)[0])
+            element = self.elements.add_burial()
             element.follow()
         try:
             await self._bury(element, verdict)
@@ -339,13 +342,22 @@ class GroupRun(GroupOnHost):
             self._await_failed(conclusion.WITHDRAWN_ITEM)
 
     async def give_up(self, most: int) -> None:
-        """Have so many items at most that no element has end as given up, for another host."""
-        element = self.elements.add(self.elements.next_numbers(1)[0])
-        element.follow_now()
-        verdict = conclusion.GIVEN_UP_ITEM._replace(most=most)
-        # Without an answer the host keeps them, or their lines come all the same.
-        with contextlib.suppress(ClusterfnError):
-            await self._bury(element, verdict)
+        """Have so many items at most that no element has end as given up, for another host, and receive their ends."""
+        await self._see_given_up(self.elements.add_burial(), most)
+
+    async def _see_given_up(self, element: ArrayTask, most: int) -> None:
+        """Ask until the host answers: what it had begun to give up when it failed, nothing else there would end."""
+        while not self.elements.has_ended:
+            try:
+                await self._bury(element, conclusion.GIVEN_UP_ITEM._replace(most=most))
+                break
+            except ClusterfnError:
+                await asyncio.sleep(_AGAIN_S)
+        # Its folder is there only now.
+        if not element.begun:
+            element.follow()
+        while not (element.over or self.elements.has_ended):
+            await asyncio.sleep(_LOOK_S)
 
     def _await_failed(self, verdict: SchedulerVerdict) -> None:
         what = f"waiting for {self.group.host} to conclude what has not begun of {self.group.id[:SHORT]}"

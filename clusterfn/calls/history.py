@@ -9,13 +9,13 @@ import contextlib
 import json
 import time
 import unicodedata
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterfn.config import places
-from clusterfn.config.spec import ResultPolicy
+from clusterfn.config import config_file, places
+from clusterfn.config.spec import Host, ResultPolicy
 from clusterfn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -160,3 +160,18 @@ def ledger_path() -> Path:
 
 def _before(path: Path) -> Path:
     return path.with_name(path.name + ".1")
+
+
+def hosts_sent_with(entry: LedgerEntry) -> Mapping[str, Host]:
+    """Return the hosts of the file with which a job was sent, or of the present one if that file is of no use.
+
+    Raises:
+        ConfigError: It cannot be read, and the present file has no such host.
+    """
+    present, file = config_file.load().hosts, Path(entry.config)
+    try:
+        return config_file.read(file).hosts if entry.config and file.exists() else present
+    except ConfigError:
+        if entry.host not in present:
+            raise
+        return present

@@ -197,14 +197,13 @@ class ItemResults:
             record = self._records.popleft()
             index = self._indices[record.line["index"]]
             try:
-                ended = self._end_of(record, index)
+                self._group.end_item(index, self._end_of(record, index))
             except Exception as error:  # noqa: BLE001 - loading a value runs the user's code
                 # This is the outermost frame of its thread: those who wait must get an error.
                 message = f"the item has ended, but its result could not be received: {type(error).__name__}: {error}"
                 refused = ResultError(message, host=self._place.host, job=f"{self._group.id}[{index}]", stage="result")
                 refused.__cause__ = error
-                ended = ItemOutcome(DIED, None, refused)
-            self._group.end_item(index, ended)
+                self._group.end_item(index, ItemOutcome(DIED, None, refused))
 
     def _end_of(self, record: ItemRecord, index: int) -> ItemOutcome:
         """Load one item's value or exception; if that fails, its result is the error."""

@@ -36,7 +36,7 @@ from clusterfn.config.job_spec import Group
 from clusterfn.config.options import Options, unknown
 from clusterfn.config.spec import Resources
 from clusterfn.display import console, labels
-from clusterfn.errors import ConfigError
+from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts.connection import TreeFile
 from clusterfn.packing import payload_items
 from clusterfn.packing.dependencies import as_lists
@@ -110,7 +110,13 @@ def run(
         job = share.one.job._replace(shared=shared)
         folder = layout.job_dir(job.root, job.id)
         part = shared_group.PartState(made, job.id, job.host.name, folder, share.own)
-        made.parts.add(_send(share._replace(one=share.one._replace(job=job)), part))
+        try:
+            made.parts.add(_send(share._replace(one=share.one._replace(job=job)), part))
+        except ClusterfnError as error:
+            if not made.parts.runs:
+                raise
+            # The other hosts have their shares, and `retry_failed` gives them this one.
+            made.parts.lose(share.own, error)
     return shared_group.SharedGroup(made)
 
 

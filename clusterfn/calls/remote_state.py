@@ -206,6 +206,7 @@ class RemoteGroupState(NamedTuple):
         numbers: Its elements that have a folder.
         unclaimed: Those of them that have begun and have no claim: they wait in the queue again, or only gave up items.
         given_up: The latter.
+        moved: Those that only gave up some items, for another host.
         is_stopped: Whether the group was asked to stop.
         is_complete: Whether each item has its line.
         journals: How many bytes there are of the journal of each element and attempt.
@@ -214,6 +215,7 @@ class RemoteGroupState(NamedTuple):
     numbers: Sequence[int]
     unclaimed: Sequence[int]
     given_up: Sequence[int]
+    moved: Sequence[int]
     is_stopped: bool
     is_complete: bool
     journals: Mapping[tuple[int, int], int]
@@ -221,7 +223,8 @@ class RemoteGroupState(NamedTuple):
 
 def read_group_state(connection: HostConnection, folder: str) -> RemoteGroupState:
     """Ask the host what it has of the group in this folder, in one round trip."""
-    conditions = ["(", "-type", "d", "-o", "-name", layout.CLAIM, "-o", "-name", layout.VERDICT, ")"]
+    names = [word for name in (layout.CLAIM, layout.VERDICT, layout.MOVED) for word in ("-o", "-name", name)]
+    conditions = ["(", "-type", "d", *names, ")"]
     elements = posixpath.join(folder, layout.ELEMENTS)
     listing = connection.run(["find", elements, "-mindepth", "1", "-maxdepth", "2", *conditions])
     sizes_reply = ask_sizes(connection, elements, 4, layout.JOURNAL)
@@ -235,8 +238,8 @@ def read_group_state(connection: HostConnection, folder: str) -> RemoteGroupStat
     sizes = {tuple(path.split("/")): size for path, size in read_sizes(elements, sizes_reply).items()}
     with reading(connection.host.name, "the names of its journals"):
         journals = {(int(element), int(attempt)): size for (element, _, attempt, _), size in sizes.items()}
-    given_up = _elements_with(paths, layout.VERDICT)
-    return RemoteGroupState(_elements_with(paths, ""), unclaimed, given_up, stopped, complete, journals)
+    given_up, moved = _elements_with(paths, layout.VERDICT), _elements_with(paths, layout.MOVED)
+    return RemoteGroupState(_elements_with(paths, ""), unclaimed, given_up, moved, stopped, complete, journals)
 
 
 def _elements_with(paths: Iterable[str], name: str) -> list[int]:

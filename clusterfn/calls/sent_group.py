@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import SHORT
-from clusterfn.calls import remote_state
+from clusterfn.calls import history, remote_state
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_run import GroupRun
 from clusterfn.calls.group_state import GroupState
@@ -94,8 +94,8 @@ def _limits(host: HostState, job: JobSpec) -> SchedulerLimits:
 
 
 def _follow(runs: Sequence[GroupRun]) -> None:
-    """Follow what other processes have sent; what it is doing now is known when this returns."""
-    for run in runs:
+    """Follow what other processes have sent, unless it is; what it is doing now is known when this returns."""
+    for run in [run for run in runs if not run.elements.tasks]:
         left = remote_state.read_group_state(run.host.connection, run.folder)
         run.attach(left)
         remote_state.wait_until_caught_up(functools.partial(run.is_caught_up, left))
@@ -123,16 +123,23 @@ def _attach_shared(host: HostState, spec: Mapping[str, Any], results: ResultPoli
     whole.labels, whole.arguments, *_ = _about(host, dict(zip(hosts, ids)).get(host.settings.name, ids[0]))
     whole.sent_here, whole.has_value = False, bool(spec.get("has_value", True))
     known = config_file.load()
+    sent_with = dict(pair for entry in history.entries(ids[0]) for pair in history.hosts_sent_with(entry).items())
     for (host_name, job_id, count), end in zip(parts, itertools.accumulate(counts)):
         part = PartState(whole, job_id, host_name, "", range(end - count, end))
         try:
-            there = host if host_name == host.settings.name else open_host(known.resolve(host_name)[0])
+            settings = sent_with.get(host_name) or known.resolve(host_name)[0]
+            there = host if host_name == host.settings.name else open_host(settings)
             _add_part(there, part, None, results)
         except ClusterfnError as error:
+            whole.parts.missing.append(error)
             whole.parts.lose(part.own, error)
-    _add_later_parts(whole, results)
-    _follow(whole.parts.runs)
-    return SharedGroup(whole, lambda: _follow(_add_later_parts(whole, results)))
+
+    def follow_all() -> None:
+        _add_later_parts(whole, results)
+        _follow(whole.parts.runs)
+
+    follow_all()
+    return SharedGroup(whole, follow_all)
 
 
 def _add_part(host: HostState, part: PartState, first: GroupRun | None, results: ResultPolicy) -> GroupRun:
@@ -147,13 +154,13 @@ def _add_part(host: HostState, part: PartState, first: GroupRun | None, results:
     return run
 
 
-def _add_later_parts(whole: SharedState, results: ResultPolicy) -> list[GroupRun]:
+def _add_later_parts(whole: SharedState, results: ResultPolicy) -> None:
     """Add the parts that hosts have got since the beginning, in that order, but for those that are known."""
     found = {}
     for first in whole.parts.first.values():
         listed = first.host.connection.run(["ls", "-1", posixpath.join(first.folder, layout.MORE)]).result(_TIMEOUT_S)
         found.update(dict.fromkeys(listed.out.decode("utf-8", "replace").split(), first))
-    known, runs = {run.group.id for run in whole.parts.runs}, []
+    known = {run.group.id for run in whole.parts.runs}
     for name, first in sorted(found.items(), key=operator.itemgetter(0)):
         job_id = name.partition("-")[2]
         if is_id(job_id) and job_id not in known:
@@ -161,5 +168,4 @@ def _add_later_parts(whole: SharedState, results: ResultPolicy) -> list[GroupRun
             # It may be on its way.
             if of:
                 part = PartState(whole, job_id, first.group.host, "", sorted(map(whole.at, own)))
-                runs.append(_add_part(first.host, part, first, results))
-    return runs
+                _add_part(first.host, part, first, results)

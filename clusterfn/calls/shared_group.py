@@ -20,14 +20,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.job_states import DIED, PENDING, RETURNED, RUNNING
+from clusterfn.bridge.job_states import CANCELLED, DIED, PENDING, RETURNED, RUNNING
 from clusterfn.bridge.supervisor.text import format_duration
 from clusterfn.calls import conclusion
 from clusterfn.calls.group import E, JobGroup, R
 from clusterfn.calls.group_state import GroupState, ItemOutcome
 from clusterfn.calls.retry import retry_items
 from clusterfn.errors import ClusterfnError, HostError
-from clusterfn.hosts import loop
+from clusterfn.hosts import exit_flush, loop
 from clusterfn.hosts.rpc.link import ConnectionState
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 # A host without a connection for this long is given up, if another one has a connection.
 GONE_S = 60.0
-# A host that gives up nothing is not asked again for so long.
-_PAUSE_S = 5.0
+# A host that gives up nothing is not asked again for so long, and then for twice as long.
+_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 300.0
 _LOOK_S, _TIMEOUT_S = 0.2, 60.0
 
 
@@ -99,6 +99,7 @@ class Parts:
         owner: The part that has each item.
         given_up: How items ended that a host has given up, and that no other host has yet.
         is_closed: Whether no item moves any more.
+        missing: Why a host could not be reached when this program attached.
         turn: Counts who has moved the items: a retry begins another turn.
     """
 
@@ -108,7 +109,8 @@ class Parts:
         self.owner: dict[int, PartState] = {}
         self.given_up: dict[int, ItemOutcome] = {}
         self.given_up_at, self.turn, self.is_closed = 0.0, 0, False
-        self.whole, self._paused_until = whole, dict[str, float]()
+        self.missing: list[ClusterfnError] = []
+        self.whole, self._paused_until, self._pauses = whole, dict[str, float](), dict[str, float]()
         # It is held while items are sent, so that they are sent before the parts are closed, or never.
         self._sending = threading.Lock()
 
@@ -127,7 +129,8 @@ class Parts:
         """Take how an item ended, unless another part has it now; one that was given up is kept for another host."""
         if self.owner[index] is not part:
             return
-        if conclusion.GIVEN_UP_ITEM.message in str(ended.error):
+        error, message = ended.error, conclusion.GIVEN_UP_ITEM.message
+        if ended.state == CANCELLED and isinstance(error, ClusterfnError) and error.message == message:
             self.given_up[index], self.given_up_at = ended, time.monotonic()
             if not self.is_closed:
                 return
@@ -147,16 +150,22 @@ class Parts:
         """Move nothing any more, and end each open part this way; raise an error once all were asked."""
         self.is_closed = True
         with self._sending:
-            runs = self.open()
+            # A host that was given up may have come back.
+            runs = self.open() + [run for run in self.runs if run.group.lost is not None]
         for index, ended in list(self.given_up.items()):
             self.whole.end_item(index, ended)
         # Each is asked, whatever the others raise.
         with contextlib.ExitStack() as stack:
+            for error in self.missing:
+                stack.callback(_raise, error)
             for run in runs:
                 stack.callback(end, run)
 
     def retry(self, failed: Sequence[int]) -> None:
         """Have items that have ended run again, as if their hosts had given them up."""
+        if self.missing:
+            # What this program could not ask for may run there.
+            raise self.missing[0]
         self.is_closed = self.whole.is_stopping = False
         self.given_up = {index: ended for index in failed if (ended := self.whole.ended(index)) is not None}
         self.given_up_at = time.monotonic()
@@ -170,15 +179,23 @@ class Parts:
         if self.given_up:
             # All lines of an answer come together.
             if time.monotonic() > self.given_up_at + _LOOK_S:
+                self._pauses.clear()
                 self._paused_until.clear()
                 self._send_given_up(sorted(self.given_up), next_taker(by_host))
         elif giver is not None:
-            self._paused_until[giver] = time.monotonic() + _PAUSE_S
+            pause_s = self._pauses[giver] = min(_LONGEST_PAUSE_S, 2 * self._pauses.get(giver, _PAUSE_S / 2))
+            self._paused_until[giver] = time.monotonic() + pause_s
             states = self.whole.states
             for run in self.open(giver):
                 waiting = sum(part is run.group and states[index] == PENDING for index, part in self.owner.items())
                 if waiting:
-                    loop.begin(run.give_up(math.ceil(waiting / 2)))
+                    exit_flush.await_at_exit(loop.start(self._see_moved(run, math.ceil(waiting / 2))))
+
+    async def _see_moved(self, run: GroupRun, most: int) -> None:
+        """Have these items given up, and wait until `move_some` has sent them: a program may end meanwhile."""
+        await run.give_up(most)
+        while self.given_up and not self.is_closed:
+            await asyncio.sleep(_LOOK_S)
 
     def _load(self, host: str) -> Load:
         """Return what is left on a host."""
@@ -187,18 +204,29 @@ class Parts:
         is_there = _link_of(self.first[host]).name == "connected"
         gives = is_there and time.monotonic() >= self._paused_until.get(host, 0.0)
         per_s = counts[RETURNED] / (time.monotonic() - self.whole.submitted_at)
-        # On a host where nothing returns, nothing else would.
-        return Load(counts[PENDING] + counts[RUNNING], counts[PENDING], per_s, gives, is_there and per_s > 0)
+        left = counts[PENDING] + counts[RUNNING]
+        # On a host where hardly anything returns, nothing else would.
+        takes = is_there and 2 * counts[RETURNED] > sum(counts.values()) - left
+        return Load(left, counts[PENDING], per_s, gives, takes)
 
     def _send_given_up(self, indices: Sequence[int], host: str) -> None:
         try:
             with self._sending:
-                if not self.is_closed:
+                if self._was_stopped_elsewhere(self.first[host]):
+                    self.is_closed = True
+                    for index in indices:
+                        self.whole.end_item(index, self.given_up.pop(index))
+                elif not self.is_closed:
                     self._send(indices, host, f"from {self.owner[indices[0]].host}")
         except ClusterfnError as error:
             for index in indices:
                 self.given_up.pop(index, None)
             self.lose(indices, error)
+
+    def _was_stopped_elsewhere(self, first: GroupRun) -> bool:
+        """Whether another program has stopped the map; `first` is on the host that is to get items."""
+        cancel = posixpath.join(first.folder, layout.CANCEL)
+        return first.host.connection.have([cancel]).result(_TIMEOUT_S)[0]
 
     def _send(self, indices: Sequence[int], host: str, why: str) -> None:
         """Send these items to that host, from its own copy."""
@@ -219,6 +247,10 @@ class Parts:
                 run.group.fail(HostError(message, host=host, job=run.group.id, hint=hint))
 
 
+def _raise(error: BaseException) -> None:
+    raise error
+
+
 def _link_of(run: GroupRun) -> ConnectionState:
     """Return the state of the connection to its host. Opens none."""
     return run.host.connection.link.state if run.host.is_connected else ConnectionState("closed", 0.0)
@@ -237,8 +269,9 @@ async def move(parts: Parts, work: Callable[[], object]) -> None:
             with contextlib.suppress(ClusterfnError):
                 await loop.in_thread(work, "clusterfn-shared-map")
         if parts.given_up and time.monotonic() > parts.given_up_at + GONE_S:
-            # Who had them given up has not sent them.
-            parts.close(lambda run: None)
+            # Who had them given up has not sent them, but may have been stopped itself for a while.
+            for index, ended in list(parts.given_up.items()):
+                parts.whole.end_item(index, parts.given_up.pop(index, ended))
 
 
 class SharedState(GroupState):
@@ -253,8 +286,12 @@ class SharedState(GroupState):
         return "; ".join(f"{run.group.host}: {run.group.reason}" for run in self.parts.open() if run.group.reason)
 
     def stop(self) -> None:
+        def stop(run: GroupRun) -> None:
+            run.group.is_stopping = True
+            run.stop()
+
         self.is_stopping = True
-        self.parts.close(lambda run: run.group.stop())
+        self.parts.close(stop)
 
 
 class PartState(GroupState):

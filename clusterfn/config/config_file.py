@@ -316,7 +316,9 @@ def _list_of_hosts(key: Value, value: Value, known: Collection[str]) -> list[str
     for member in entry.values:
         if member.as_text() not in known:
             near = did_you_mean(member.text, known)
-            raise member.error(f'there is no host "{member.text}"{near}', "name hosts that this file describes")
+            raise member.error(
+                f'there is no host "{member.text}"{near}', "name hosts that this file describes, and no lists of them"
+            )
     return [member.text for member in entry.values]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import concurrent.futures
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 import clusterfn
 from clusterfn import HostError, cluster
 from clusterfn.calls import shared_group
+from clusterfn.hosts import bridge_bundle
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has the queue")
@@ -41,7 +43,16 @@ def score(x):
     return {"loss": x, "host": os.environ["TAKES"]}
 
 
-for function in (slept, score):
+class Unprintable(Exception):
+    def __str__(self):
+        return 7
+
+
+def raises(x):
+    raise Unprintable(x) if x % 2 else RuntimeError("the item was given up for another host")
+
+
+for function in (slept, score, raises):
     function.__module__ = "__main__"
 
 
@@ -124,6 +135,56 @@ def test_failed_items_run_again_and_stop_and_withdraw_are_for_all_hosts(ran):
         getattr(group, end)()
         assert group.wait(100) and group.state == "CANCELLED"
         assert len(list(folder.iterdir())) < 150
+
+
+def test_what_an_item_raises_is_its_own_whatever_it_says(ran):
+    group = cluster(host="lab")(raises).map(range(8))
+
+    assert group.wait(150) and len(group.failed) == 8
+    assert {type(error).__name__ for error in group.failed.values()} == {"Unprintable", "RuntimeError"}
+
+
+def test_a_host_that_could_not_give_items_up_is_asked_again(ran, monkeypatch):
+    supervise, failed = bridge_bundle.HostBridge.supervise, []
+
+    def full(self, command, *rest, **more):
+        if command == "bury" and not failed:
+            failed.append(command)
+            raise HostError("no room", host="slow")
+        return supervise(self, command, *rest, **more)
+
+    monkeypatch.setattr(bridge_bundle.HostBridge, "supervise", full)
+    group = cluster(host="lab")(slept).map(range(120), folder=str(ran))
+
+    assert group.results(150) == [-x for x in range(120)] and failed
+    assert {len((ran / str(x)).read_text()) for x in range(120)} == {3}
+    assert collections.Counter(group.hosts)["quick"] > 60
+
+
+def test_two_programs_that_cancel_a_map_at_the_same_time_end_it_once(ran):
+    group = cluster(host="lab")(slept).map(range(400), folder=str(ran))
+    until(lambda: "RETURNED" in group.states)
+    others = [clusterfn.attach(group.id) for _ in range(2)]
+
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        list(threads.map(lambda other: other.cancel(), others))
+
+    for each in (group, *others):
+        assert each.wait(150) and set(each.states) <= {"RETURNED", "CANCELLED"}, each.failed
+
+
+def test_a_host_that_cannot_be_reached_is_named_when_the_map_is_cancelled(ran):
+    group = cluster(host="lab")(slept).map(range(400), folder=str(ran))
+    config = Path(os.environ["CLUSTERFN_CONFIG"])
+    told = config.read_text()
+    config.write_text(told.replace("slow: {scheduler: local", "slow: {address: 127.0.0.1:1, scheduler: bare"))
+    attached = clusterfn.attach(group.id)
+
+    with pytest.raises(HostError, match=r"127\.0\.0\.1|slow"):
+        attached.cancel()
+    assert attached.hosts.count("slow") == 200
+    group.cancel()
+    assert group.wait(150)
 
 
 def test_a_sweep_uses_all_of_them(ran):

@@ -44,7 +44,7 @@ def test_the_choice_can_run_the_call_and_by_what_the_hosts_said_none_starts_it_s
 
 def test_an_environment_that_would_have_to_be_built_counts_as_its_build(tmp_path, monkeypatch, capsys):
     (tmp_path / "environment.yml").write_text("dependencies: [python, numpy]\n")
-    hosts = (f"  {name}: {{scheduler: local, root: {tmp_path / name}" for name in "ab")
+    hosts = (f"  {name}: {{scheduler: local, limits: {{cores: 64}}, root: {tmp_path / name}" for name in "ab")
     text = f", environment: {tmp_path / 'environment.yml'}}}\n".join(hosts) + "}\n"
     (tmp_path / "clusterfn.yml").write_text(f"hosts:\n{text}")
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
