@@ -6,13 +6,14 @@ Has only names that a user may call; the state is in `group_state.GroupState`, w
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from clusterfn.bridge.job_states import CANCELLED, RUNNING, SHORT, UNKNOWN
-from clusterfn.calls import failed_items, map_display, remote_state
+from clusterfn.calls import failed_items, leaving, map_display, remote_state
 from clusterfn.calls.group_state import GroupState
 from clusterfn.display.notebook import NotebookDisplay
 from clusterfn.errors import ClusterfnError
@@ -130,7 +131,7 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
     def __iter__(self) -> Iterator[R]:
         known = self._known
         for index in range(len(known)):
-            ended = known.end_of(index, None)
+            ended = _awaited(known, functools.partial(known.end_of, index, None))
             yield cast(R, failed_items.result_of(ended, raises=known.on_error != "collect"))
 
     # With __getitem__ and __len__, `reversed` would give what means the values.
@@ -328,10 +329,19 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
 
 
 @public_api
+def _awaited(known: GroupState, end: Callable[[], T]) -> T:
+    """Wait for an end, and say at Ctrl-C what becomes of the group."""
+    try:
+        return end()
+    except KeyboardInterrupt:
+        leaving.interrupted(known, known.on_interrupt, "results()")
+        raise
+
+
 def _as_they_end(known: GroupState, until: float | None) -> Iterator[tuple[int, Any]]:
     """`(index, result)` of each item as it ends, waiting until that moment of the monotonic clock."""
     for given in range(len(known)):
-        index, ended = known.ended_after(given, until)
+        index, ended = _awaited(known, functools.partial(known.ended_after, given, until))
         yield index, failed_items.result_of(ended, raises=known.on_error == "raise")
 
 

@@ -161,7 +161,7 @@ def test_a_killed_caller_leaves_the_job_running(call, gate, name):
 WAITING = {
     "a call": ("wait(folder)", True),
     "an exception": ("wait.submit(folder).exception()", False),
-    "each result": ("for value in wait.map([folder]): pass", False),
+    "each result": ("for value in wait.map([folder]): pass", True),
     "a sweep": ("clusterfn.sweep(wait, {'folder': [folder]})", True),
 }
 FRAMES = """
