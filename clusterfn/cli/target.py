@@ -139,7 +139,7 @@ def function(text: str, words: Sequence[str] = ()) -> Callable[..., Any]:
 
 def _nothing_to_run(text: str, words: Sequence[str]) -> ConfigError:
     """Return the error about words that `run` cannot run, the first of them perhaps a host."""
-    on = [text] if text in config_file.load().names else []
+    on = [text] if set(text.split(",")).issubset(config_file.load().names) else []
     rest = list(words) if on else [text, *words]
     if not rest:
         hint = f"write it after the host: clusterfn run {text} -- COMMAND, or clusterfn run {text} train.py"

@@ -66,6 +66,7 @@ def test_wrong_words_are_answered_with_what_to_write(line, said, capsys):
         ("run --map lr=1 -- ls", "the command has no place {lr}"), ("run --env A -- ls", "write --env A=VALUE"),
         ("run --result x.json f.py::f", "--result is for commands and scripts"),
         ("run tensor01", "there is nothing to run on tensor01"),
+        ("run tensor01,tensor01 ls", "clusterfn run tensor01,tensor01 -- ls"),
         ("run tensor01 'ls | wc'", "clusterfn run tensor01 -- 'ls | wc'; for a function"),
         ("run tensor01 -- --gpus 1 ls", "options of clusterfn come before --: clusterfn run [HOST] --gpus ... --"),
         ("run tensor01 --memory 16 -- ls", 'next:  write it with a unit: memory="16GB"'),
