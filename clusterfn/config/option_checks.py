@@ -91,9 +91,7 @@ def host_names(value: Any, name: str) -> str:
         return ",".join(host_names(member, name) for member in value)
     if isinstance(value, str) and all(map(HOST_NAME.fullmatch, value.split(","))):
         return value
-    hint = (
-        f'write names of clusterfn.yml: {name}="tensor01", or {name}=["tensor01", "tensor02"]'
-    )
+    hint = f'write names of clusterfn.yml: {name}="tensor01", or {name}=["tensor01", "tensor02"]'
     if isinstance(value, str) and ADDRESS.fullmatch(value):
         hint = f"add it to clusterfn.yml, and use the name that it has there: clusterfn init {value}"
     raise ConfigError(f"{name}={value!r:.80} is not the name of a host", hint=hint)
