@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import pytest
 
 from clusterfn.bridge.schedulers.slurm import SlurmOnHost
 from clusterfn.bridge.supervisor import publish
+from clusterfn.bridge.supervisor.limits import Suspension, clock
 from clusterfn.bridge.supervisor.nodes import Others
 from clusterfn.bridge.supervisor.verdict import AttemptEnded
 from clusterfn.bridge.supervisor.watch import EndWatch
@@ -50,6 +52,19 @@ def test_who_watches_an_attempt_or_other_nodes_asks_the_folder_too(tmp_path: Pat
     with pytest.raises(AttemptEnded, match="concluded by another"):
         EndWatch(job, attempt, SimpleNamespace(came={}, swallow=lambda: None)).look()
     assert others.have_returned()
+
+
+def test_a_supervisor_that_was_stopped_while_it_worked_ends_no_job_before_it_has_looked_for_how_long(tmp_path: Path):
+    job = SimpleNamespace(spec={"resources": {"time_s": 0.0}}, scheduler=SlurmOnHost(), cancelled=lambda: False)
+    suspension = Suspension({}, by_scheduler=True, tell=print)
+    suspension.begin()
+    watch = EndWatch(job, SimpleNamespace(folder=str(tmp_path)), SimpleNamespace(came={}, swallow=lambda: None))
+    watch.start_clock(clock.looked + 1e-9)
+
+    watch.look()
+    suspension.look(time.monotonic(), 0.0, 0)
+    with pytest.raises(AttemptEnded, match="ran longer"):
+        watch.look()
 
 
 def test_a_link_that_succeeded_but_answered_eexist_has_won(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -6,15 +6,9 @@ import contextlib
 import os
 import signal
 import time
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from clusterfn.bridge.schedulers.slurm import SlurmOnHost
-from clusterfn.bridge.supervisor.limits import Suspension, clock
-from clusterfn.bridge.supervisor.verdict import AttemptEnded
-from clusterfn.bridge.supervisor.watch import EndWatch
 from tests.bridge.host import Bench, Job
 from tests.waiting import WAIT_S
 
@@ -76,19 +70,6 @@ def test_a_job_has_all_of_its_time_after_a_suspension(waits):
     assert resumed["reason"].startswith("it was suspended for ")
     assert outcome["usage"]["wall_s"] < ended - began - (PAUSE_S - 1)
     assert any("it was suspended for" in note for note in outcome["notes"])
-
-
-def test_a_supervisor_that_was_stopped_while_it_worked_ends_no_job_before_it_has_looked_for_how_long(tmp_path: Path):
-    job = SimpleNamespace(spec={"resources": {"time_s": 0.0}}, scheduler=SlurmOnHost(), cancelled=lambda: False)
-    suspension = Suspension({}, by_scheduler=True, tell=print)
-    suspension.begin()
-    watch = EndWatch(job, SimpleNamespace(folder=str(tmp_path)), SimpleNamespace(came={}, swallow=lambda: None))
-    watch.start_clock(clock.looked + 1e-9)
-
-    watch.look()
-    suspension.look(time.monotonic(), 0.0, 0)
-    with pytest.raises(AttemptEnded, match="ran longer"):
-        watch.look()
 
 
 def test_its_limit_holds_after_a_suspension(waits):
