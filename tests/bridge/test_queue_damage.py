@@ -103,7 +103,11 @@ def as_fifo(ticket: Path) -> None:
     os.mkfifo(ticket)
 
 
-@pytest.mark.parametrize("damage", [as_fifo, torn])
+def of_another_job(ticket: Path) -> None:
+    ticket.write_text(ticket.read_text().replace(f'"job": "{ticket.name}"', '"job": "aaaaaaaaaaaaaaaa"'))
+
+
+@pytest.mark.parametrize("damage", [as_fifo, torn, of_another_job])
 def test_a_damaged_ticket_costs_its_own_job_its_place_and_keeps_nobody_else_waiting(
     box: Box, damage: Callable[[Path], None]
 ):
@@ -130,7 +134,6 @@ def test_a_ticket_of_a_version_that_knows_more_limits_keeps_its_place(box: Box):
     ticket = box.machine / "queue" / later.id
     fields = json.loads(ticket.read_text())
     ticket.write_text(json.dumps({**fields, "limits": {"nodes": 1}, "asked": {**fields["asked"], "nodes": 1}}))
-
     let_go(first)
     box.here("queue", str(box.bench.root))
 

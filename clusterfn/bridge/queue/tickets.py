@@ -115,7 +115,10 @@ class Queue:
         """
         path = os.path.join(self.folder, job)
         try:
-            return parse_record(_read(path), _TICKET, "the ticket")
+            found = parse_record(_read(path), _TICKET, "the ticket")
+            if found["job"] != job:
+                raise DamagedFile("it is of the job %.40s" % found["job"])
+            return found
         except OSError:
             return None
         except DamagedFile as error:
