@@ -328,7 +328,6 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
         return f"<JobGroup {self.id} {self.name} on {self.host}: {self.status}>"
 
 
-@public_api
 def _awaited(known: GroupState, end: Callable[[], T]) -> T:
     """Wait for an end, and say at Ctrl-C what becomes of the group."""
     try:
@@ -338,6 +337,7 @@ def _awaited(known: GroupState, end: Callable[[], T]) -> T:
         raise
 
 
+@public_api
 def _as_they_end(known: GroupState, until: float | None) -> Iterator[tuple[int, Any]]:
     """`(index, result)` of each item as it ends, waiting until that moment of the monotonic clock."""
     for given in range(len(known)):

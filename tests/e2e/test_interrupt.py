@@ -162,6 +162,7 @@ WAITING = {
     "a call": ("wait(folder)", True),
     "an exception": ("wait.submit(folder).exception()", False),
     "each result": ("for value in wait.map([folder]): pass", True),
+    "as completed": ("for pair in wait.map([folder]).as_completed(): pass", True),
     "a sweep": ("clusterfn.sweep(wait, {'folder': [folder]})", True),
 }
 FRAMES = """
@@ -185,7 +186,7 @@ of_the_user()
 
 @pytest.mark.parametrize(
     "what",
-    ["a call", "a sweep", *(pytest.param(what, marks=pytest.mark.long) for what in ("an exception", "each result"))],
+    ["a call", "a sweep", *(pytest.param(what, marks=pytest.mark.long) for what in [*WAITING][1:4])],
 )
 @pytest.mark.usefixtures("here")
 def test_what_follows_shows_the_users_frames_and_not_ours(tmp_path, what):

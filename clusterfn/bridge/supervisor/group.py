@@ -196,10 +196,10 @@ def fail_unfinished_items(folder: str) -> int:
 
 def _fail_items(recorder: ItemRecorder, verdict: Verdict, most: "Optional[int]") -> int:
     number, chunks = recorder.job.element or 0, recorder.chunks
-    given_up: "Iterable[Optional[int]]" = [chunks.take(number, most)] if most else chunks.take_all(number)
-    for chunk in itertools.chain(given_up, () if most else recorder.pulled()):
-        if chunk is None:
-            break
+    # A process that died may have taken some, and said nothing of them yet.
+    one = itertools.islice(iter(lambda: chunks.take(number, most or 0), None), 1)
+    given_up = (chunks.held_by(number) or one) if most else itertools.chain(chunks.take_all(number), recorder.pulled())
+    for chunk in given_up:
         for index in recorder.left(chunk):
             recorder.tell(index, verdict)
         recorder.finish(chunk)

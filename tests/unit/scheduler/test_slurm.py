@@ -216,9 +216,7 @@ def test_how_a_job_ended(name, log, kind, says):
 
 
 def test_a_job_that_slurm_ends_for_a_failed_prolog_says_so():
-    answer = recorded(f"{V}/scontrol-cancel.txt")
-
-    verdict = slurm.explain(Evidence(answer, "Error running slurm prolog: 1\n"))
+    verdict = slurm.explain(Evidence(recorded(f"{V}/scontrol-cancel.txt"), "Error running slurm prolog: 1\n"))
 
     assert (verdict.kind, verdict.message) == (layout.NODE, "the site's prolog failed on the node n2")
 
