@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from clusterfn.api.decorator import IN_JOB_INSTEAD, inside_job, undecorated
 from clusterfn.calls import call, mapping
 from clusterfn.calls.group import JobGroup, state_of_group
-from clusterfn.calls.job import Job, describe_open_jobs, run_of, withdraw
+from clusterfn.calls.job import Job, run_of, withdraw
 from clusterfn.config import import_time
 from clusterfn.config.options import SESSION_IS_ONE, Hosts, JobOptions, Options, changed, parse_options
 from clusterfn.display import console
@@ -171,7 +171,7 @@ class Executor(concurrent.futures.Executor):
         if cancel_futures:
             self._withdraw(jobs)
         if wait:
-            spoken_wait.wait_for(jobs, lambda: describe_open_jobs(jobs))
+            spoken_wait.wait_for(jobs, lambda: _describe_open(jobs))
             for group in self._groups:
                 # The host cannot be reached: `result` reports that.
                 with contextlib.suppress(ClusterfnError):
@@ -200,3 +200,11 @@ def _in_order(group: JobGroup[R, Any], until: float | None) -> Iterator[R]:
     """Yield each value and keep none: together they may be larger than memory."""
     for index in range(len(group)):
         yield state_of_group(group).give_away(index, until)
+
+
+def _describe_open(jobs: list[Job[Any]]) -> str:
+    """Say how many of these jobs have not ended, and what the first one waits for."""
+    left = [job for job in jobs if not job.done()]
+    if not left:
+        return "waiting for the last job to end"
+    return f"waiting for {len(left)} of {len(jobs)} jobs: {left[0].id} on {left[0].host} is {left[0].status_since}"

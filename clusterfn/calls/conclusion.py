@@ -9,7 +9,6 @@ import asyncio
 import concurrent.futures
 import json
 import posixpath
-import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +41,6 @@ _FORGOTTEN = SchedulerVerdict(
 # After a request to stop, a job gets the first time to end itself. It gets the second under a scheduler, which takes
 # some seconds of its own.
 _ENDS_ITSELF_S, _KILLED_AFTER_S = 3.0, 8.0
-_ID = re.compile(rf"/{layout.JOBS}/([0-9a-f]{{16}})(?=/|$)")
 
 
 def ask(run: Run, verdict: SchedulerVerdict) -> Reply[Completed]:
@@ -72,21 +70,21 @@ def parse_conclusion(answer: Completed, host: Host, folder: str, what: str = "jo
     return published
 
 
-async def find_loss(host_state: HostState, folder: str, scheduler_name: str) -> ClusterfnError | None:
+async def find_loss(place: QueuePlace) -> ClusterfnError | None:
     """Return the error of a job or group whose folder is gone; None if it is there, or the host does not say."""
     try:
-        if (await host_state.connection.have([folder]))[0]:
+        if (await place.host.connection.have([place.folder]))[0]:
             return None
     except (ClusterfnError, concurrent.futures.CancelledError):
         return None
-    host, scheduler = host_state.settings.name, host_state.scheduler
-    by_hand = scheduler.cancel_by_hand(scheduler_name)
+    host, scheduler = place.host.settings.name, place.host.scheduler
+    by_hand = scheduler.cancel_by_hand(place.scheduler_name)
     queue = f"; if it is still in the queue of {scheduler.title}, run there: {by_hand}" if by_hand else ""
     return ClusterfnError(
         f"{host} has lost the job's files: its root was removed, or another file system is there",
         stage="supervisor",
-        evidence=[f"there is no {folder}"],
-        hint=f"check {host_state.root} on {host}, and call again{queue}",
+        evidence=[f"there is no {place.folder}"],
+        hint=f"check {place.host.root} on {host}, and call again{queue}",
     )
 
 
@@ -103,7 +101,7 @@ async def explain_unstarted(
         for scheduler_id in scheduler_ids:
             answer = await host.connection.run(scheduler.evidence_command(scheduler_id), unset=scheduler.unset)
             text = (answer.out + answer.err).decode("utf-8", "replace")
-            verdict = scheduler.explain(Evidence(text, "", scheduler_id, job_of(folder)))
+            verdict = scheduler.explain(Evidence(text, "", scheduler_id, posixpath.basename(folder)))
             if verdict is None:
                 return None
         return None if await is_refused_elsewhere(host.connection, folder) else verdict
@@ -126,14 +124,9 @@ async def _is_written_lately(connection: HostConnection, note: str, within_s: fl
     return bool((await connection.run(["find", note, "-mmin", f"-{within_s / 60:.0f}"])).out)
 
 
-def job_of(folder: str) -> str:
-    """Return the id of the job whose folder this is, or whose element's; "" if the path has none."""
-    return next(iter(_ID.findall(folder)), "")
-
-
 def explain(at: Location, answer: str, log: str, submission: str) -> SchedulerVerdict | None:
     """Return what has ended a job, by what its scheduler says and its log; None if it may live."""
-    return at.host.scheduler.explain(Evidence(answer, log, submission, job_of(at.folder)))
+    return at.host.scheduler.explain(Evidence(answer, log, submission, at.id))
 
 
 async def end_if_stuck(

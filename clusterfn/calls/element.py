@@ -88,7 +88,6 @@ class ArrayTask(Run):
         liveness.watch_heartbeat(self)
 
     def follow(self) -> None:
-        """Follow it from its first attempt on."""
         self.begun = True
         self.source.follow()
 
@@ -121,7 +120,7 @@ class ElementLocation(Location):
 
     def __init__(self, of: GroupOnHost, number: int) -> None:
         folder, name = layout.element_dir(of.folder, number), f"{of.queue.scheduler_name}.{number}"
-        super().__init__(of.host, of.group.id, folder, name, of.job.bridge, results=of.job.results)
+        super().__init__(of.host, of.group.id, folder, name, of.job.results, of.job.bridge)
         self._number = number
 
     def log_path(self, stream: str) -> str:

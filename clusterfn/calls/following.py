@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import copy
 import functools
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import OF_EVENT, PENDING, STARTING
 from clusterfn.calls import liveness, outcome
 from clusterfn.calls.arriving import RECEIVING, Arriving
-from clusterfn.config.host_text import Lines
+from clusterfn.config.host_text import Lines, json_object
 from clusterfn.errors import ClusterfnError, HostError, JobError, ResultError, Unreachable
 from clusterfn.hosts import loop, remote_files
 from clusterfn.hosts.rpc.link import ConnectionState, describe_trouble
@@ -183,7 +182,6 @@ class AgentSource:
         return ended not in sizes and self.events_read >= sizes.get(events, 0)
 
     def close(self) -> None:
-        """Cancel the open requests."""
         awaited, self.awaited = self.awaited, None
         unwatch, self._unwatch = self._unwatch, None
         if unwatch is not None:
@@ -235,10 +233,10 @@ def take_outcome(run: Run, source: AgentSource, data: bytes) -> Reply[bytes] | N
         run.fail(run.at.doubt)
         run.queue.cancel()
         remote_files.remove_folder(run.at.connection, run.folder)
-        return None
-    run.has_outcome = True
-    source.arriving = None
-    run.settle(fields, arriving)
+    else:
+        run.has_outcome = True
+        source.arriving = None
+        run.settle(fields, arriving)
     return None
 
 
@@ -303,9 +301,4 @@ def _time_of(host: HostState, event: Mapping[str, str]) -> float | None:
 
 def _event(line: bytes) -> dict[str, str]:
     """Return the texts in a line of events.jsonl; {} for a damaged line."""
-    try:
-        parsed = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    facts = parsed if isinstance(parsed, dict) else {}
-    return {name: str(fact) for name, fact in facts.items() if isinstance(fact, str) or name == _WHEN}
+    return {name: str(fact) for name, fact in json_object(line).items() if isinstance(fact, str) or name == _WHEN}

@@ -86,11 +86,9 @@ class Elements:
         return list(self.tasks.values())
 
     def running(self) -> list[ArrayTask]:
-        """Return those that have begun and are not over."""
         return [element for element in self.all() if element.begun and not element.over]
 
     def next_numbers(self, count: int) -> range:
-        """Return the numbers of so many more elements."""
         known = [number for number in list(self.tasks) if number < _FIRST_BURIAL]
         first = 1 + max(known, default=self.of.spec.elements)
         return range(first, first + count)
@@ -169,7 +167,6 @@ class Elements:
         self._queue.cancel()
 
     def on_scheduler(self, seen: Seen) -> None:
-        """Take what the scheduler said of all elements at one look."""
         if isinstance(seen, Silent):
             self._queue.queue_reason = seen.in_words
             self._show_waiting()

@@ -46,7 +46,7 @@ class GroupRun(GroupOnHost):
     A retry, which has the try before, is a group of its own there, of the items that have no end yet.
     """
 
-    _is_stopping = _is_concluding = _is_starting = _is_looking_again = _bridge_is_damaged = False
+    _is_stopping = _is_starting = _is_looking_again = _bridge_is_damaged = False
     # What ends the items that are left once all that has come of the others is loaded.
     _gave_up: ClusterfnError | None = None
     # Why the last elements could not run, if the disk of the host was full.
@@ -74,12 +74,10 @@ class GroupRun(GroupOnHost):
         return self._earlier.results_of(index)
 
     def start(self, numbers: range, after: Sequence[Reply[Any]] = ()) -> None:
-        """Start these elements and follow them."""
         self._watch()
         self.elements.start(numbers, after)
 
     def follow(self, numbers: Iterable[int]) -> None:
-        """Follow these elements as soon as they begin."""
         self._watch()
         self.elements.follow(numbers)
 
@@ -103,7 +101,7 @@ class GroupRun(GroupOnHost):
 
     async def _end_if_lost(self) -> None:
         """End the group if its folder was gone at several looks."""
-        error = await conclusion.find_loss(self.host, self.folder, self.queue.scheduler_name)
+        error = await conclusion.find_loss(self.queue)
         if error is not None:
             error.host, error.job = self.group.host, self.group.id
             self.host.bridge.distrust()
@@ -115,25 +113,24 @@ class GroupRun(GroupOnHost):
         """Find elements that another client started, once each item has its line."""
         try:
             await complete
-            self._read(await remote_state.list_elements(self.host.connection, self.folder))
+            there = await remote_state.list_elements(self.host.connection, self.folder)
+            if not self.elements.has_ended:
+                self.elements.read(there)
         except (ClusterfnError, concurrent.futures.CancelledError) as error:
             # No element may be left that could report this, unless the group has ended.
             if isinstance(error, ClusterfnError) and not self.elements.has_ended:
                 self.group.fail(error)
 
-    def _read(self, there: Sequence[int]) -> None:
-        """Read what these elements have reported, whether they have a claim or not."""
-        self.elements.read(there)
-        if self.elements.has_ended:
-            self.end()
-
     def attach(self, left: remote_state.RemoteGroupState) -> None:
         """Follow a group that another process sent, and conclude it if that process died while it did so."""
         self._is_stopping = left.is_stopped
-        self._is_concluding = self.elements.is_closed = bool(left.given_up)
+        self.elements.is_closed = bool(left.given_up)
         self.follow(sorted({*range(1, self.spec.elements + 1), *left.numbers}))
-        self._read(left.unclaimed)
+        self.elements.read(left.unclaimed)
         self.elements.queued()
+        if self.elements.has_ended:
+            # It may have ended meanwhile, in the loop.
+            self.end()
         if left.is_complete:
             return
         for number in left.given_up:
@@ -141,7 +138,7 @@ class GroupRun(GroupOnHost):
             loop.start(self._fail(conclusion.STOPPED, self.elements.tasks[number]))
         for number in left.moved:
             # How many were asked for first counts.
-            loop.begin(self._see_given_up(self.elements.tasks[number], 1))
+            loop.begin(self.give_up(1, self.elements.tasks[number]))
         if left.is_stopped and not left.given_up:
             self.queue.cancel()
             self.conclude(conclusion.STOPPED)
@@ -185,7 +182,6 @@ class GroupRun(GroupOnHost):
             self._no_room = HostDiskFull(published.get("message") or "the disk of the host is full")
 
     def elements_refused(self, error: BaseException) -> None:
-        """Let the elements that are left take over; the group ends if none is."""
         refused = self.queue.refusal(error, "group")
         if self.elements.tasks:
             left = sum(not element.over for element in self.elements.all())
@@ -197,10 +193,9 @@ class GroupRun(GroupOnHost):
             return
         if is_from_host(error):
             leaving.forget_going(self.group)
+            self.queue.remove_folder()
         self.group.fail(refused)
         self.end()
-        if is_from_host(error):
-            self.queue.remove_folder()
 
     # the items that no element runs
 
@@ -228,12 +223,12 @@ class GroupRun(GroupOnHost):
         """Start others, or conclude the rest; return whether to look again later."""
         ended = self.item_results.count_ended()
         # An element that begins when the rest has been concluded finds nothing.
-        reporting = [element for element in self.elements.all() if element.begun or not self._is_concluding]
+        reporting = [element for element in self.elements.all() if element.begun or not self.elements.is_closed]
         if self._is_starting or ended == self.spec.count or not all(element.over for element in reporting):
             return False
         progress, self._before = ended > self._before, ended
         # An element may have begun at the last moment.
-        if self._is_concluding and not progress:
+        if self.elements.is_closed and not progress:
             self._again += 1
             if self._again > _AGAIN:
                 message = "the host could not conclude the items that are left"
@@ -245,7 +240,7 @@ class GroupRun(GroupOnHost):
         if self._no_room is not None:
             # The elements themselves may have waited for room.
             pause_s = next(self._pauses, None) if time.monotonic() < self._room_until else None
-        if pause_s is not None and not self._is_stopping and not self._is_concluding:
+        if pause_s is not None and not (self._is_stopping or self.elements.is_closed):
             await self._start_others(self.spec.count - ended, pause_s)
         else:
             await self._fail(self._verdict())
@@ -288,11 +283,10 @@ class GroupRun(GroupOnHost):
         return SchedulerVerdict(last["kind"], last.get("message") or "", evidence, hint, last.get("stage") or "start")
 
     def conclude(self, verdict: SchedulerVerdict) -> concurrent.futures.Future[None]:
-        """Conclude every item without an element by this verdict; elements that have not begun never will."""
         return loop.start(self._fail(verdict))
 
     async def _fail(self, verdict: SchedulerVerdict, element: ArrayTask | None = None) -> None:
-        self._is_concluding = self.elements.is_closed = True
+        self.elements.is_closed = True
         if element is None:
             element = self.elements.add_burial()
             element.follow()
@@ -341,12 +335,10 @@ class GroupRun(GroupOnHost):
             self.queue.await_submissions()
             self._await_failed(conclusion.WITHDRAWN_ITEM)
 
-    async def give_up(self, most: int) -> None:
+    async def give_up(self, most: int, element: ArrayTask | None = None) -> None:
         """Have so many items at most that no element has end as given up, for another host, and receive their ends."""
-        await self._see_given_up(self.elements.add_burial(), most)
-
-    async def _see_given_up(self, element: ArrayTask, most: int) -> None:
-        """Ask until the host answers: what it had begun to give up when it failed, nothing else there would end."""
+        element = element or self.elements.add_burial()
+        # Ask until the host answers: what it had begun to give up when it failed, nothing else there would end.
         while not self.elements.has_ended:
             try:
                 await self._bury(element, conclusion.GIVEN_UP_ITEM._replace(most=most))
@@ -368,7 +360,7 @@ class GroupRun(GroupOnHost):
         if self._gave_up is not None:
             for index in range(len(self.group)):
                 self.group.end_item(index, ItemOutcome(DIED, None, self._gave_up))
-        elif self._last and self.group.done() and not self._is_concluding:
+        elif self._last and self.group.done() and not self.elements.is_closed:
             self.conclude(self._verdict())
         self.end()
 

@@ -147,13 +147,11 @@ class GroupState:
         return self.status
 
     def stop(self) -> None:
-        """End what has not ended."""
         if not self.done() and self.queue is not None:
             self.end()
             self.is_stopping = True
 
     def note_silence(self) -> None:
-        """Take note that no heartbeat comes from one of its processes."""
         self._silence = self._silence.noticed()
 
     def set_reason(self, reason: str) -> None:
@@ -161,7 +159,6 @@ class GroupState:
         self._reason = in_one_line(reason)
 
     def show_transfer(self, transfer: Transfer) -> None:
-        """Take the transfer of files that are being sent."""
         self.transfer = transfer
 
     def with_items_again(self, indices: Sequence[int], group_id: str, folder: str) -> GroupState:
@@ -256,7 +253,6 @@ class GroupState:
         return len(self._ended) > given or self.lost is not None
 
     def begin_item(self, index: int) -> None:
-        """Record that an item runs."""
         # Nothing waits for a beginning, and thousands would each wake the program's thread.
         with self._changed:
             if index not in self._ended:

@@ -7,7 +7,6 @@ because loading one runs code of the user's. Concludes nothing.
 from __future__ import annotations
 
 import collections
-import json
 import posixpath
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import DIED, FINAL, RETURNED, SHORT
 from clusterfn.calls import outcome, outcome_errors
 from clusterfn.calls.group_state import GroupState, ItemOutcome
-from clusterfn.config.host_text import Lines, count, reading
+from clusterfn.config.host_text import Lines, count, json_object, reading
 from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, JobError, ResultError, ResultTooLarge
 from clusterfn.hosts import loop, remote_files
@@ -47,27 +46,24 @@ class ItemStream:
         """Return the whole lines received so far; skip a line that a crash has cut."""
         return [entry for entry in map(_read_entry, self._lines.feed(data)) if entry]
 
-    def ready(self, data: bytes) -> Iterable[tuple[dict[str, Any], bytearray | None]]:
-        """Add these bytes of values, and yield in order the lines whose values are complete, with them."""
+    def ready(self, data: bytes, is_end: bool = False) -> Iterable[tuple[dict[str, Any], bytearray | None]]:
+        """Add these bytes of values, and yield in order the lines whose values are complete, with them.
+
+        At the end also yield the others, as after a crash of the machine, with the bytes there are.
+        """
         self._values += data
         while self.waiting:
             size, value = (self.waiting[0].get("value") or {}).get("size"), None
             if size is not None:
                 # A crash may leave bytes that belong to no line, so a value need not begin where the last one ended.
                 begin = self.waiting[0]["at"] - self._offset
-                if len(self._values) < begin + size:
+                if len(self._values) < begin + size and not is_end:
                     return
                 value = self._values[begin : begin + size]
                 # Values that are handed on must not be kept here too, for a group may have thousands.
                 del self._values[: begin + size]
                 self._offset += begin + size
             yield self.waiting.popleft(), value
-
-    def incomplete(self) -> Iterable[tuple[dict[str, Any], bytearray]]:
-        """Yield the lines whose values stay incomplete, as after a crash of the machine, with the bytes there are."""
-        while self.waiting:
-            line = self.waiting.popleft()
-            yield line, self._values[max(0, line.get("at", 0) - self._offset) :]
 
 
 @dataclass
@@ -137,7 +133,6 @@ class ItemResults:
         return sum("index" in line for _, _, line in list(self._places.values()))
 
     def take_lines(self, stream: ItemStream, data: bytes) -> None:
-        """Take more bytes of a journal."""
         for line in stream.lines(data):
             if max(line.get(name, 0) for name in ("begin", "retry", "index")) >= len(self._indices):
                 # The group has no such item: the line is damaged or false.
@@ -166,7 +161,7 @@ class ItemResults:
 
     def take_values(self, stream: ItemStream, data: bytes, is_end: bool = False) -> None:
         """Take more bytes of values, and have those loaded that are complete; at an attempt's end, the others too."""
-        for line, value in stream.incomplete() if is_end else stream.ready(data):
+        for line, value in stream.ready(data, is_end):
             self._put(ItemRecord(stream.element, stream.attempt, line, value))
 
     def _send_for(self, stream: ItemStream, line: dict[str, Any]) -> None:
@@ -252,7 +247,6 @@ class ItemResults:
         return self._host.connection
 
     def read_log(self, index: int, stream: str) -> str:
-        """Read what an item has printed to one stream."""
         if stream not in (layout.STDOUT, layout.STDERR):
             raise ValueError(f"{stream!r}: an item has stdout and stderr")
         if self.on_host[index] not in self._places:
@@ -286,7 +280,6 @@ class ItemResults:
         return layout.element_dir(self._place.folder, self._place_of(index)[0])
 
     def work_folder(self, index: int) -> str:
-        """Return the folder in which the item runs or ran."""
         return posixpath.join(self._attempt_folder(index), layout.WORK, str(self.on_host[index]))
 
     def checkpoint_folder(self, index: int) -> str:
@@ -303,12 +296,7 @@ class ItemResults:
 
 def _read_entry(line: bytes) -> dict[str, Any]:
     """Return what a line says of one item, with the place of its value if it has one; {} of a damaged line."""
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    if not isinstance(entry, dict):
-        return {}
+    entry = json_object(line)
     value = entry.get("value")
     numbers = [entry[name] for name in ("begin", "retry", "index") if name in entry]
     place = [] if value is None else [entry.get("at"), value.get("size") if type(value) is dict else -1]

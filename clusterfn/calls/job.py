@@ -398,11 +398,3 @@ async def _fetch_later(job: Job[R]) -> R:
     with contextlib.suppress(Exception):
         await asyncio.shield(asyncio.wrap_future(job))
     return await asyncio.get_running_loop().run_in_executor(None, job.result)
-
-
-def describe_open_jobs(jobs: Sequence[concurrent.futures.Future[Any]]) -> str:
-    """Say how many of these jobs have not ended, and what the first one waits for."""
-    left = [job for job in jobs if isinstance(job, Job) and not job.done()]
-    if not left:
-        return "waiting for the last job to end"
-    return f"waiting for {len(left)} of {len(jobs)} jobs: {left[0].id} on {left[0].host} is {left[0].status_since}"

@@ -72,7 +72,6 @@ class JobRun(Run):
         self._unheard: list[tuple[str, Any]] = []
 
     def done(self) -> bool:
-        """Whether it has ended."""
         future = self.future
         return future is None or future.done()
 
@@ -140,11 +139,15 @@ class JobRun(Run):
             return
         if not self.withdraw():
             self.at.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
-            self.queue.leave()
-            look = functools.partial(liveness.look_until_it_ends, self)
-            is_over, on_left = lambda: self.has_outcome, lambda left: self.set_state(self.state, left)
-            loop.begin(conclusion.end_if_stuck(self.queue, is_over, on_left, look))
+            self.end_if_stuck()
         self.is_stopping = True
+
+    def end_if_stuck(self) -> None:
+        """Take it out of the queue, and have the host end it if it does not end itself."""
+        self.queue.leave()
+        look = functools.partial(liveness.look_until_it_ends, self)
+        is_over, on_left = lambda: self.has_outcome, lambda left: self.set_state(self.state, left)
+        loop.begin(conclusion.end_if_stuck(self.queue, is_over, on_left, look))
 
     def listen(self, listener: Listener) -> Callable[[], object]:
         """Call `listener(kind, what)` at every change; return what ends this.

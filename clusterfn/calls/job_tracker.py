@@ -36,8 +36,8 @@ class Tracker(WaitingJob):
         results: ResultPolicy | None = None,
     ) -> None:  # fmt: skip
         folder, scheduler_name = layout.job_dir(host.root, job_id), layout.job_name(name, job_id)
-        self.host = host
-        self.run = JobRun(Location(host, job_id, folder, scheduler_name, bridge, results), name)
+        self.host, accepted = host, results or host.settings.result_policy()
+        self.run = JobRun(Location(host, job_id, folder, scheduler_name, accepted, bridge), name)
         self.run.hurry = self._skip_turn
         self.source = AgentSource(self.run, live)
         self.run.at_close.append(self._leave)
@@ -126,10 +126,7 @@ class Tracker(WaitingJob):
             return
         self.run.heartbeat.is_listed = self.host.scheduler.knows_all
         time_s = self.run.asked.time_s if self.run.asked is not None else None
-        self.host.watch.add(self.run.at.scheduler_name, self.on_scheduler, time_s, self._has_begun)
-
-    def _has_begun(self) -> bool:
-        return self.run.state != PENDING
+        self.host.watch.add(self.run.at.scheduler_name, self.on_scheduler, time_s, lambda: self.run.state != PENDING)
 
     def attach(self, claim: bytes, started: bytes) -> None:
         """Follow a job that another process sent, of which these files are known; b"" for one that does not exist."""
@@ -143,7 +140,6 @@ class Tracker(WaitingJob):
     # its scheduler
 
     def on_scheduler(self, seen: Seen) -> None:
-        """Take what the scheduler said of the job at one look."""
         run = self.run
         if run.is_closed or (run.state != PENDING and not self.host.scheduler.knows_all):
             self.host.unwatch(run.at.scheduler_name)

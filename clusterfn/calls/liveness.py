@@ -116,7 +116,7 @@ async def look_until_it_ends(run: Run) -> None:
 
 async def _give_up_if_lost(run: Run) -> None:
     """Give up a job whose folder was gone at several looks."""
-    lost = await conclusion.find_loss(run.at.host, run.folder, run.at.scheduler_name)
+    lost = await conclusion.find_loss(run.queue)
     if lost is not None and not run.is_closed:
         run.give_up(lost)
 
@@ -295,6 +295,6 @@ async def _retry_or_give_up(run: Run, error: ClusterfnError) -> None:
         run.at.host.contents.distrust()
         loop.begin(process_ended(run, pauses_s[failed - 1]))
         return
-    lost = await conclusion.find_loss(run.at.host, run.folder, run.at.scheduler_name)
+    lost = await conclusion.find_loss(run.queue)
     if not run.is_closed:
         run.give_up(lost or error)

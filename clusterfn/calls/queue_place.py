@@ -177,8 +177,7 @@ class QueuePlace:
 
     def stop_waiting(self) -> None:
         """Take note that it has ended: nothing of it waits any more."""
-        if self.inputs:
-            self.inputs = ()
+        self.inputs = ()
         self.host.unwatch(self.scheduler_name)
         # Another program may have cancelled it before its scheduler had room for it.
         self.withdraw_submissions()
@@ -234,7 +233,6 @@ class QueuePlace:
             )
 
     def run(self, argv: Sequence[str]) -> Reply[Completed]:
-        """Run a command of the scheduler."""
         return self.host.connection.run(argv, unset=self.host.scheduler.unset)
 
     def stop_sending(self) -> bool:

@@ -20,7 +20,7 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import CANCELLED, DIED, HAS_NOT_STARTED, PENDING, RAISED, RETURNED, clock
 from clusterfn.bridge.supervisor.text import in_one_line, last_lines, number, printable
 from clusterfn.calls.outcome import is_usage, name_files_as_here
-from clusterfn.config.host_text import reading, shaped
+from clusterfn.config.host_text import json_object, reading, shaped
 from clusterfn.display.usage_words import short_usage
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import spoken_wait
@@ -262,12 +262,12 @@ def read_usage(connection: HostConnection, path: str) -> Mapping[str, Any]:
         # The thread that brings answers cannot wait for one.
         if not connection.link.answers_here():
             connection.get(path, out.write, until=_USAGE_BYTES).result(_USAGE_S)
-        # The supervisor overwrites the line, so the rest of a longer line may follow it.
-        usage: Any = json.loads(out.getvalue().partition(b"\n")[0])
-    except (ClusterfnError, ValueError, RecursionError):
-        # Nothing has been measured yet, or the file is being written.
+    except ClusterfnError:
+        # Nothing has been measured yet.
         return {}
-    return usage if isinstance(usage, dict) and is_usage(usage) else {}
+    # The supervisor may be writing the file. It overwrites the line, so the rest of a longer line may follow it.
+    usage = json_object(out.getvalue().partition(b"\n")[0])
+    return usage if is_usage(usage) else {}
 
 
 def request_stack_dump(connection: HostConnection, folder: str, keep_waiting: Callable[[float], bool]) -> str | None:

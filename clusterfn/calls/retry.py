@@ -105,7 +105,6 @@ def _names_of_secrets(old: GroupRun, names: Sequence[str]) -> set[str]:
 
 
 def _share_again(group: Group, count: int) -> Group:
-    """Share out those items of a group that are left."""
     chunk = 1 if count <= _MANY else group.chunk
     elements = min(group.elements, -(-count // chunk))
     at_once = min(group.at_once, elements)

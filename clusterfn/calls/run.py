@@ -31,7 +31,6 @@ class Location:
 
     Args:
         bridge: The folder of the bridge that it was sent with; "" for this version's.
-        results: None for what the host's keys say.
 
     Attributes:
         keeps: Whether its value stays on the host until it is asked for.
@@ -44,21 +43,16 @@ class Location:
     doubt: SubmitError | None = None
 
     def __init__(
-        self, host: HostState, job_id: str, folder: str, scheduler_name: str, bridge: str = "",
-        results: ResultPolicy | None = None,
-    ) -> None:  # fmt: skip
+        self, host: HostState, job_id: str, folder: str, scheduler_name: str, results: ResultPolicy, bridge: str = ""
+    ) -> None:
         self.host, self.id, self.folder, self.scheduler_name = host, job_id, folder, scheduler_name
-        self.bridge, self._results = bridge, results
+        self.bridge, self.results = bridge, results
         self.scheduler_id = ""
         self.attempt = 1
 
     @property
     def connection(self) -> HostConnection:
         return self.host.connection
-
-    @property
-    def results(self) -> ResultPolicy:
-        return self._results or self.host.settings.result_policy()
 
     @property
     def is_fetched_apart(self) -> bool:

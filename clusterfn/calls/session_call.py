@@ -56,12 +56,11 @@ class Actors:
     def end(self, number: int, why: str) -> None:
         """Take note that an actor is gone, or will be before any later call."""
         self.living.pop(number, None)
-        self._gone.setdefault(number, why)
-        self._unheld.discard(number)
+        self.close(number, why)
 
-    def close(self, number: int) -> None:
+    def close(self, number: int, why: str = "it was closed") -> None:
         """Take note that an actor is being closed: it still has its worker."""
-        self._gone.setdefault(number, "it was closed")
+        self._gone.setdefault(number, why)
         self._unheld.discard(number)
 
     def lose(self, number: int, why: str) -> None:
@@ -114,21 +113,12 @@ class CallLocation(Location):
     def __init__(self, held: Location, number: int, of_actor: ActorCall | None = None) -> None:
         # The scheduler itself is only ever asked about the session.
         name, folder = f"{held.scheduler_name}/{number}", layout.call_dir(held.folder, number)
-        super().__init__(held.host, f"{held.id}/{number}", folder, name, results=held.results)
+        super().__init__(held.host, f"{held.id}/{number}", folder, name, held.results)
         self._held, self.number, self.of_actor = held, number, of_actor
-
-    @property
-    def actor(self) -> int:
-        """The number of the call that constructs its actor; 0 without one."""
-        return 0 if self.of_actor is None else self.of_actor.actor or self.number
-
-    @property
-    def constructs(self) -> bool:
-        return self.of_actor is not None and not self.of_actor.actor
-
-    @property
-    def closes(self) -> bool:
-        return self.of_actor is not None and self.of_actor.closes
+        # The number of the call that constructs its actor, perhaps this one; 0 without an actor.
+        self.actor = 0 if of_actor is None else of_actor.actor or number
+        self.constructs = self.actor == number
+        self.closes = of_actor is not None and of_actor.closes
 
     @property
     def work_folder(self) -> str:
@@ -171,13 +161,8 @@ class SessionCallRun(JobRun):
             return True
         return connection.run(["/bin/sh", "-c", _WITHDRAW, "sh", self.at.taken]).result(_TIMEOUT_S).rc == 0
 
-    def stop(self) -> None:
-        """End it and every process of it; the session continues."""
-        if self.done():
-            return
-        if not self.withdraw():
-            self.at.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
-        self.is_stopping = True
+    def end_if_stuck(self) -> None:
+        """Leave that to the session, which continues."""
 
 
 class SessionCallJob(Job[R]):

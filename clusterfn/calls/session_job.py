@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import functools
 import json
 import posixpath
 from collections.abc import Callable, Mapping, Sequence
@@ -163,12 +164,9 @@ class SessionJob:
         facts = {"sys_path": list(sending.module_folders(self.spec, payload)), **of_actor}
         contents = {layout.PAYLOAD: payload.data, layout.CALL: json.dumps(facts).encode()}
         files = [TreeFile(name, data, _PRIVATE) for name, data in contents.items()]
-
-        def send_files() -> None:
-            self._send_files(call, files, needs._replace(before=[]))
-
+        send_later = functools.partial(self._send_files, call, files, needs._replace(before=[]))
         # A call that needs uploads first goes as files, which wait for them: through the stream it would overtake them.
-        if needs.before or not call.source.send(payload.data, facts, send_files):
+        if needs.before or not call.source.send(payload.data, facts, send_later):
             self._send_files(call, files, needs)
             call.source.follow()
 
@@ -251,8 +249,7 @@ class SessionJob:
                 withdrawn, going = sum(call.cancelled() for call in calls), sum(not call.done() for call in calls)
                 rest = f"; {going} that had begun will run to the end" if going else ""
                 if withdrawn:
-                    had = "call of the session had" if withdrawn == 1 else "calls of the session had"
-                    console.tell(f"{withdrawn} {had} not begun and will not run{rest}")
+                    console.tell(f"{counted(withdrawn, 'call')} of the session had not begun and will not run{rest}")
         finally:
             # After Ctrl-C, for example, no later call would close it.
             if not self.job.done() and (calls or not withdraw(self.job)):

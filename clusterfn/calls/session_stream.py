@@ -115,7 +115,6 @@ class CallStream:
         return True
 
     def forget(self, number: int) -> None:
-        """Hear no more of a call."""
         with self._changed:
             self._calls.pop(number, None)
             self._changed.notify_all()

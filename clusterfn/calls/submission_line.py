@@ -252,7 +252,6 @@ class SubmissionLine:
         return rest is not None
 
     def _tell(self, submissions: Sequence[PendingSubmission]) -> None:
-        """Tell their jobs why they wait."""
         for submission in submissions:
             submission.ask_job(lambda job: job.refused_for_now(self._reason), None)
 
@@ -301,5 +300,4 @@ _lines: weakref.WeakKeyDictionary[HostState, SubmissionLine] = weakref.WeakKeyDi
 
 
 def line_of(host: HostState) -> SubmissionLine:
-    """Return the line of a host."""
     return _lines.setdefault(host, SubmissionLine())

@@ -7,6 +7,7 @@ not where they are used: in a pattern, a path, an import, or a command that a pe
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -78,6 +79,15 @@ class Lines:
             self._partial = bytearray()
         else:
             self._partial += data
+
+
+def json_object(line: str | bytes) -> dict[str, Any]:
+    """Return what a line of JSON says; {} if it is damaged, or no object."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def count(value: object) -> int:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterfn.bridge import layout
-from clusterfn.config.host_text import Lines, count, reading, shaped
+from clusterfn.config.host_text import Lines, count, json_object, reading, shaped
 from clusterfn.environment.build_plan import EnvironmentPlan
 from clusterfn.environment.lock import LockedPackage
 from clusterfn.environment.project import GIT
@@ -154,11 +154,8 @@ def build_error(last: BuildProgress, host: str) -> EnvironmentBuildError:
 
 
 def _parsed(line: str | bytes) -> BuildProgress | None:
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(found, dict) or not isinstance(found.get("evidence") or [], list):
+    found = json_object(line)
+    if not found or not isinstance(found.get("evidence") or [], list):
         return None
     numbers = [found[name] for name in ("done", "of", "bytes", "size") if name in found]
     return found if all(type(number) is int and number < 1 << 63 for number in numbers) else None

@@ -24,9 +24,9 @@ class TakenRun(JobRun):
 
 def run(job_id: str = "7f3a000011112222", host: str = "tensor01", keeps: bool = False) -> TakenRun:
     """What is known of such a job."""
-    settings = SimpleNamespace(name=host, is_this_machine=False, result_policy=ResultPolicy)
+    settings = SimpleNamespace(name=host, is_this_machine=False)
     there: Any = SimpleNamespace(settings=settings, scheduler_rules=None)
-    at = Location(there, job_id, f"/root/jobs/{job_id}", f"train.{job_id}")
+    at = Location(there, job_id, f"/root/jobs/{job_id}", f"train.{job_id}", ResultPolicy())
     at.keeps = keeps
     return TakenRun(at, "train")
 

@@ -354,7 +354,7 @@ def test_the_rest_of_elements_that_end_together_is_concluded_once_and_for_their_
     assert tracker.group.state == "PENDING"  # the verdict comes with the journal
 
 
-ARRAY = recorded("slurm-22.05.8/scontrol-array.txt").encode()
+ARRAY = recorded("slurm-22.05.8/scontrol-array.txt").replace("aaaa000000000004", "7f3a").encode()
 
 
 def test_elements_that_squeue_has_lost_and_scontrol_knows_are_not_given_up(told_elements):
@@ -518,7 +518,7 @@ def in_two_arrays(elements_on_slurm, monkeypatch):
 PENDING_ARRAY = SlurmState("pending", "PENDING", "Resources", "77_[1-2]")
 HELD_ARRAY = PENDING_ARRAY._replace(reason="launch_failed_requeued_held")
 ENDS = {
-    "cancelled": (None, b"JobId=77 JobState=CANCELLED Reason=None", "the job was cancelled through SLURM"),
+    "cancelled": (None, b"JobId=77 JobName=f.7f3a JobState=CANCELLED", "the job was cancelled through SLURM"),
     "forgotten": (None, b"slurm_load_jobs error: Invalid job id specified", "SLURM no longer knows the job"),
     "held for good": (HELD_ARRAY, b"", "its node could not start it"),
 }

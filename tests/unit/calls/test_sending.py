@@ -75,7 +75,7 @@ def removal():
 @pytest.fixture
 def tracker(removal):
     connection = SimpleNamespace(run=lambda argv: removal)
-    made = Tracker(Mock(root="/root", connection=connection, settings=SimpleNamespace(name="cluster")), "7f3a", "train")
+    made = Tracker(Mock(root="/root", connection=connection, settings=SLURM), "7f3a", "train")
     Job(made.run, made.source)
     return made
 
@@ -167,7 +167,7 @@ def test_a_job_is_missed_after_some_looks_in_a_row(scheduler_id, looks):
 
 
 def test_a_job_that_can_never_start_is_concluded_at_the_second_look_and_only_then():
-    host = Mock(scheduler=Slurm(SLURM, "ada"), root="/root", settings=SimpleNamespace(name="hpc"))
+    host = Mock(scheduler=Slurm(SLURM, "ada"), root="/root", settings=SLURM)
     host.bridge.supervise.side_effect = lambda *_, **__: printed(b'{"attempt": null}')
     tracker, asked = Tracker(host, "7f3a000011112222", "f"), []
     for _ in range(3):
@@ -180,7 +180,7 @@ def test_a_job_that_can_never_start_is_concluded_at_the_second_look_and_only_the
 
 def test_a_job_that_the_host_cannot_conclude_is_given_up_after_two_failures_in_a_row():
     said = [b"no words", b'{"attempt": null}', b"no words", b"no words"]
-    host = Mock(scheduler=Slurm(SLURM, "ada"), root="/root", settings=SimpleNamespace(name="hpc"))
+    host = Mock(scheduler=Slurm(SLURM, "ada"), root="/root", settings=SLURM)
     host.bridge.supervise.side_effect = lambda *_, **__: printed(said.pop(0))
     host.connection.have.side_effect = lambda _: answered([True])
     tracker, given_up, verdict = Tracker(host, "7f3a000011112222", "f"), [], SchedulerVerdict("lost", "it is gone")

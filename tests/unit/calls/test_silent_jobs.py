@@ -96,7 +96,8 @@ class SilentRun(Run):
 
 
 def made(host: Any, count: int) -> list[SilentRun]:
-    runs = [SilentRun(Location(host, f"{number}", f"/root/jobs/{number}", "f")) for number in range(1000, 1000 + count)]
+    places = [(str(number), f"/root/jobs/{number}", "f", BARE.result_policy()) for number in range(1000, 1000 + count)]
+    runs = [SilentRun(Location(host, *place)) for place in places]
     host.runs = {run.folder: run for run in runs}
     return runs
 
@@ -230,11 +231,10 @@ def test_an_answer_that_cannot_be_read_is_the_evidence(answer: Completed, says: 
     assert list(rejected.value.evidence) == [says]
 
 
-@pytest.mark.parametrize("folder", ["/root/jobs/{}", "/root/jobs/{}/elements/3"])
-def test_what_the_scheduler_says_of_another_job_with_the_number_is_no_word_about_this_one(folder: str):
+def test_what_the_scheduler_says_of_another_job_with_the_number_is_no_word_about_this_one():
     """A controller that has lost its state gives numbers again."""
     own, line = "7f3a000011112222", recorded("slurm-22.05.8/scontrol-kill.txt").replace("FAILED", "RUNNING")
-    tracker: Any = SimpleNamespace(host=SimpleNamespace(scheduler=Slurm(SLURM, "ada")), folder=folder.format(own))
+    tracker: Any = SimpleNamespace(host=SimpleNamespace(scheduler=Slurm(SLURM, "ada")), id=own)
 
     verdict = conclusion.explain(tracker, line, "", "30")
 
