@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -45,11 +45,11 @@ def public_api(function: Callable[P, R]) -> Callable[P, R]:
             check(args, kwargs)
             return function(*args, **kwargs)
 
-    def iterate_clusterfn(*args: P.args, **kwargs: P.kwargs) -> Iterator[Any]:
+    def iterate_clusterfn(*args: P.args, **kwargs: P.kwargs) -> Generator[Any, Any, Any]:
         __tracebackhide__ = True
         with _HideOurFrames():
             check(args, kwargs)
-            yield from function(*args, **kwargs)  # type: ignore[misc]
+            return (yield from function(*args, **kwargs))  # type: ignore[misc]
 
     async def await_clusterfn(*args: P.args, **kwargs: P.kwargs) -> Any:
         __tracebackhide__ = True

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import json
 import posixpath
 from collections.abc import Awaitable, Callable, Sequence
@@ -143,20 +144,17 @@ async def end_if_stuck(
     await asyncio.sleep(_KILLED_AFTER_S if kill else _ENDS_ITSELF_S)
     if is_over():
         return
-    left: list[str] = []
-    try:
-        if kill:
-            await place.run(kill)
-        else:
-            left = _left_by(await place.host.bridge.supervise("end", place.folder))
-    except (ClusterfnError, concurrent.futures.CancelledError) as error:
-        # The host cannot be asked any more.
-        if not place.host.is_connected:
-            return
-        left = [] if kill else [getattr(error, "message", str(error))]
     if kill:
+        with contextlib.suppress(ClusterfnError, concurrent.futures.CancelledError):
+            await place.run(kill)
         # Nothing of it may be left that could say how it ended.
-        await look()
+        if place.host.is_connected:
+            await look()
+        return
+    try:
+        left = _left_by(await place.host.bridge.supervise("end", place.folder))
+    except (ClusterfnError, concurrent.futures.CancelledError) as error:
+        left = [getattr(error, "message", str(error))] if place.host.is_connected else []
     if left:
         on_left(f"could not be ended: {', '.join(left)}")
 

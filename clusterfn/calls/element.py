@@ -84,8 +84,7 @@ class ArrayTask(Run):
             return
         claim = coming.result(0)
         self.at.scheduler_id = claim.decode("ascii", "replace").strip() or self.at.scheduler_id
-        self.follow()
-        liveness.watch_heartbeat(self)
+        self.follow_now()
 
     def follow(self) -> None:
         self.begun = True
@@ -141,7 +140,6 @@ class JournalSource(AgentSource):
         self._results, self._number = results, number
 
     def follow_files(self, shown_by: Sequence[OnOutput], heard: Mapping[str, int]) -> Reply[bytes]:
-        """Follow what the present attempt reports about its items, and their values."""
         at, results = self.run.at, self._results
         stream = self._stream = ItemStream(self._number, at.attempt)
         if at.results.max_bytes is not None:

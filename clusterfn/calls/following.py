@@ -20,7 +20,7 @@ from clusterfn.calls import liveness, outcome
 from clusterfn.calls.arriving import RECEIVING, Arriving
 from clusterfn.config.host_text import Lines, json_object
 from clusterfn.errors import ClusterfnError, HostError, JobError, ResultError, Unreachable
-from clusterfn.hosts import loop, remote_files
+from clusterfn.hosts import loop
 from clusterfn.hosts.rpc.link import ConnectionState, describe_trouble
 from clusterfn.hosts.rpc.requests import Followed
 from clusterfn.hosts.transfer import Transfer
@@ -155,7 +155,6 @@ class AgentSource:
         self.run.show_connection(describe_trouble(self.run.host, state))
 
     def take_events(self, data: bytes) -> None:
-        """Take more bytes of the events of the present attempt."""
         self._lines = self._lines or Lines()
         for event in map(_event, self._lines.feed(data)):
             self._take_event(event)
@@ -232,7 +231,7 @@ def take_outcome(run: Run, source: AgentSource, data: bytes) -> Reply[bytes] | N
     if run.at.doubt is not None and fields.get("stage") == "submit":
         run.fail(run.at.doubt)
         run.queue.cancel()
-        remote_files.remove_folder(run.at.connection, run.folder)
+        run.queue.remove_folder()
     else:
         run.has_outcome = True
         source.arriving = None

@@ -98,7 +98,6 @@ class Elements:
         return self.add(_FIRST_BURIAL + secrets.randbelow(_FIRST_BURIAL))
 
     def start(self, numbers: range, after: Sequence[Reply[Any]] = ()) -> None:
-        """Start these elements and follow them."""
         self._unsubmitted.update(numbers)
         self.follow(numbers)
         self._looks = LookCounter()

@@ -83,8 +83,6 @@ class GroupRun(GroupOnHost):
 
     def _watch(self) -> None:
         """Have the host say once each item has its line, and if the folder of the group is gone."""
-        if self._watches:
-            return
         attempt, connection = layout.attempt_dir(self.folder, 1), self.host.connection
         complete = connection.wait(posixpath.join(attempt, layout.OUTCOME))
         loop.begin(self._follow_rest(complete))

@@ -141,10 +141,8 @@ class GroupState:
         progress = f"{sum(known.values())} of {len(self)} ended{f': {counts}' if counts else ''}"
         return f"{self.state} ({'; '.join(filter(None, [progress, '' if self.done() else self.reason]))})"
 
-    @property
-    def status_since(self) -> str:
-        """The same: its items have come into their states at different times."""
-        return self.status
+    # Its items have come into their states at different times.
+    status_since = status
 
     def stop(self) -> None:
         if not self.done() and self.queue is not None:
@@ -202,7 +200,6 @@ class GroupState:
         return list(self._ended.values())
 
     def ended(self, index: int) -> ItemOutcome | None:
-        """Return how one item ended; None if it has not."""
         return self._ended.get(index)
 
     @property

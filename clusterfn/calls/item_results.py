@@ -283,7 +283,6 @@ class ItemResults:
         return posixpath.join(self._attempt_folder(index), layout.WORK, str(self.on_host[index]))
 
     def checkpoint_folder(self, index: int) -> str:
-        """Return the item's own folder in the checkpoint of its group."""
         return posixpath.join(self._place.folder, layout.CHECKPOINT, str(self.on_host[index]))
 
     def _attempt_folder(self, index: int) -> str:

@@ -6,7 +6,6 @@ Has only names that a user may call; the rest is in its `job_run.JobRun`, which 
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import functools
 import os
 import posixpath
@@ -37,6 +36,7 @@ R = TypeVar("R")
 _MOMENT_S, _ANSWER_S = 5.0, 30.0
 # The bytes of output that a notebook shows.
 _TAIL = 8192
+_KEEPS_RUNNING = "cancel() leaves a running future of an Executor alone, as in concurrent.futures: stop() ends it"
 _STREAMS = (layout.STDOUT, layout.STDERR, "scheduler")
 
 
@@ -229,7 +229,8 @@ class Job(concurrent.futures.Future[R], JobArgument, NotebookDisplay):
         if self.done():
             return self.state == CANCELLED
         if self._run.of_executor:
-            _tell_that_it_keeps_running()
+            if console.is_new("cancel", "executor"):
+                console.tell(_KEEPS_RUNNING)
             return False
         self._run.stop()
         return True
@@ -284,15 +285,18 @@ class Job(concurrent.futures.Future[R], JobArgument, NotebookDisplay):
             )
         super().add_done_callback(fn)
 
+    @public_api
     def __await__(self) -> Generator[Any, None, R]:
         # The import takes a seventh of the time of `import clusterfn`, and few calls are awaited.
         import asyncio
 
         if not self.done():
             self._run.hurry()
-        if self._run.at.is_fetched_apart:
-            return _fetch_later(self).__await__()
-        return asyncio.shield(asyncio.wrap_future(self)).__await__()
+        value: R = yield from asyncio.shield(asyncio.wrap_future(self)).__await__()
+        if value is settling.ON_HOST:
+            # A thread fetches it, which must not stop the event loop.
+            value = yield from asyncio.get_running_loop().run_in_executor(None, self.result).__await__()
+        return value
 
     def __getitem__(self, key: Any) -> JobPart:
         """Return what means this part of its value, as an argument of another call."""
@@ -372,11 +376,6 @@ def withdraw(job: Job[Any]) -> bool:
     return True
 
 
-@functools.cache
-def _tell_that_it_keeps_running() -> None:
-    console.tell("cancel() leaves a running future of an Executor alone, as in concurrent.futures: stop() ends it")
-
-
 def _await_end(job: Job[Any], timeout: float | None) -> float | None:
     """Wait as a Future does, and say what for unless a display shows that; return what is left of `timeout`."""
     if job.done():
@@ -387,14 +386,3 @@ def _await_end(job: Job[Any], timeout: float | None) -> float | None:
         what = f"{job.id} {job.name} on {job.host} is"
         spoken_wait.wait_for([job], lambda: f"{what} {run.status_since}; waiting for it", timeout)
     return None if timeout is None else max(0.0, began + timeout - time.monotonic())
-
-
-async def _fetch_later(job: Job[R]) -> R:
-    """Wait for the end without a thread, and then fetch the value in one: it must not stop the event loop."""
-    # Few calls are awaited.
-    import asyncio
-
-    # `result` below raises the job's error.
-    with contextlib.suppress(Exception):
-        await asyncio.shield(asyncio.wrap_future(job))
-    return await asyncio.get_running_loop().run_in_executor(None, job.result)

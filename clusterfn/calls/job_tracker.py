@@ -81,7 +81,6 @@ class Tracker(WaitingJob):
     # its submission
 
     def refused(self, error: BaseException) -> None:
-        """End it with why it was not started."""
         queue = self.run.queue
         refused = queue.refusal(error, "job")
         if getattr(error, "kind", "") == "skipped" and queue.inputs and not isinstance(refused, Cancelled):

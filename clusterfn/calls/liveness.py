@@ -114,9 +114,9 @@ async def look_until_it_ends(run: Run) -> None:
         await asyncio.sleep(_ENDS_S)
 
 
-async def _give_up_if_lost(run: Run) -> None:
-    """Give up a job whose folder was gone at several looks."""
-    lost = await conclusion.find_loss(run.queue)
+async def _give_up_if_lost(run: Run, error: ClusterfnError | None = None) -> None:
+    """Give up a job whose folder is gone, or that has this other error."""
+    lost = await conclusion.find_loss(run.queue) or error
     if lost is not None and not run.is_closed:
         run.give_up(lost)
 
@@ -159,7 +159,7 @@ class SilentJobs:
 
     def _next(self) -> list[Run]:
         left = [run for run in self._waiting if not run.is_closed]
-        most = _most(left[0].at.host) if left else 0
+        most = _AT_ONCE if left and left[0].at.host.scheduler.evidence_of_many else 1
         self._waiting = dict.fromkeys(left[most:])
         return left[:most]
 
@@ -186,10 +186,6 @@ class SilentJobs:
         await asyncio.sleep(AGAIN_S)
         for run in silent:
             self.add(run)
-
-
-def _most(host: HostState) -> int:
-    return _AT_ONCE if host.scheduler.evidence_of_many else 1
 
 
 async def _read_claims(host: HostState, silent: list[Run]) -> list[tuple[Run, str]]:
@@ -237,7 +233,8 @@ async def _conclude_each(host: HostState, left: collections.deque[tuple[Run, str
         run, submission = left.popleft()
         # Where one question covers many jobs, the answer alone shows that most of them live. An answer about a single
         # job may need its log.
-        if run.is_closed or (_most(host) > 1 and conclusion.explain(run.at, output, "", submission) is None):
+        lives = host.scheduler.evidence_of_many and conclusion.explain(run.at, output, "", submission) is None
+        if run.is_closed or lives:
             continue
         try:
             tail = await host.connection.run(["tail", "-c", str(_LOG_TAIL), run.at.log_path("scheduler")])
@@ -295,6 +292,4 @@ async def _retry_or_give_up(run: Run, error: ClusterfnError) -> None:
         run.at.host.contents.distrust()
         loop.begin(process_ended(run, pauses_s[failed - 1]))
         return
-    lost = await conclusion.find_loss(run.queue)
-    if not run.is_closed:
-        run.give_up(lost or error)
+    await _give_up_if_lost(run, error)

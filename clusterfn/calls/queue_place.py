@@ -125,7 +125,6 @@ class QueuePlace:
         loop.begin(self._see_script(spawned, job))
 
     async def _see_script(self, spawned: SpawnReply, job: WaitingJob) -> None:
-        """Await the end of a script that was spawned."""
         try:
             status = await spawned.exited
         except (ClusterfnError, concurrent.futures.CancelledError):
@@ -182,11 +181,16 @@ class QueuePlace:
         # Another program may have cancelled it before its scheduler had room for it.
         self.withdraw_submissions()
 
-    def await_submissions(self) -> None:
-        """Submit nothing again, and wait for answers that are due: a scheduler cannot cancel what it does not know."""
+    def await_folder(self) -> None:
+        """Wait until its folder is on the host, where that appears as a whole: before, nothing can be made below it."""
         # Another thread forgets the request once the host has answered.
         if (laid_out := self.laid_out) is not None:
             laid_out.exception(_TIMEOUT_S)
+            self.laid_out = None
+
+    def await_submissions(self) -> None:
+        """Submit nothing again, and wait for answers that are due: a scheduler cannot cancel what it does not know."""
+        self.await_folder()
         # Others may still have hundreds of jobs to start. A job that has an outcome there is not started.
         if not self.host.scheduler.has_nodes:
             return

@@ -34,10 +34,6 @@ class ActorCall(NamedTuple):
     name: str
     closes: bool = False
 
-    def facts(self, number: int) -> dict[str, Any]:
-        """Return what goes into the call.json of the call with this number."""
-        return {"actor": self.actor or number, "name": self.name, **({"closes": True} if self.closes else {})}
-
 
 class Actors:
     """The actors of one session: each in `living`, by number, has a name and a worker, and others are gone."""

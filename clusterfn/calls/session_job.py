@@ -155,13 +155,14 @@ class SessionJob:
 
     def _send(self, call: SessionCallJob[Any], payload: Payload) -> None:
         sending.await_room(self._host)
-        self._await_folder()
+        self._run.queue.await_folder()
         # The session waits for numbers of calls that were not sent, so those that are not marked yet are marked now.
         self._skip()
         needs = sending.send_contents(self._host, payload)
         at = call.run.at
-        of_actor = at.of_actor.facts(at.number) if at.of_actor is not None else {}
-        facts = {"sys_path": list(sending.module_folders(self.spec, payload)), **of_actor}
+        facts: dict[str, Any] = {"sys_path": list(sending.module_folders(self.spec, payload))}
+        if at.of_actor is not None:
+            facts.update(actor=at.actor, name=at.of_actor.name, closes=at.closes)
         contents = {layout.PAYLOAD: payload.data, layout.CALL: json.dumps(facts).encode()}
         files = [TreeFile(name, data, _PRIVATE) for name, data in contents.items()]
         send_later = functools.partial(self._send_files, call, files, needs._replace(before=[]))
@@ -177,13 +178,6 @@ class SessionJob:
         loop.begin(self._see_sent(call, sent))
         if call.run.queue.sending is not None:
             call.run.queue.sending.on_dropped = lambda: self._refuse(call, concurrent.futures.CancelledError())
-
-    def _await_folder(self) -> None:
-        """Wait for the session's folder, which appears as a whole: nothing may be made below it before."""
-        laid_out = self._run.queue.laid_out
-        if laid_out is not None:
-            laid_out.exception(_TIMEOUT_S)
-            self._run.queue.laid_out = None
 
     async def _see_sent(self, call: SessionCallJob[Any], sent: Reply[bool]) -> None:
         """Await the arrival of a call that was sent as files, or fail it."""
@@ -268,7 +262,7 @@ class SessionJob:
         spoken_wait.wait_for([*calls, self.job], describe)
 
     def _send_close(self, wait: bool) -> None:
-        self._await_folder()
+        self._run.queue.await_folder()
         self._stream.await_taken(None, _TIMEOUT_S)
         # A large call takes time to arrive.
         before = list(self._sending)

@@ -219,7 +219,6 @@ class SocketSource(AgentSource):
         return self._stream.send(self._number, self, payload, facts, bool(self._hearing))
 
     def append(self, file: str, data: bytes) -> None:
-        """Take what was appended to its file of this name."""
         self._heard[file] += len(data)
         if file == layout.EVENTS:
             self.take_events(data)

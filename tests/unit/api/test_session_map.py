@@ -238,8 +238,8 @@ def test_an_actor_that_is_being_closed_has_its_worker_until_it_is_and_takes_no_c
 
 
 def test_a_call_tells_the_host_which_actor_it_is_of():
-    assert ActorCall(0, "Model").facts(7) == {"actor": 7, "name": "Model"}
-    assert ActorCall(7, "close", closes=True).facts(9) == {"actor": 7, "name": "close", "closes": True}
+    at = CallLocation(run().at, 9, ActorCall(7, "close", closes=True))
+    assert (at.actor, at.constructs, at.closes) == (7, False, True)
     calls = (None, ActorCall(0, "Model"), ActorCall(7, "predict"))
     own, first, later = (CallLocation(run().at, 9, of_actor).work_folder for of_actor in calls)
     assert (first, later) == (own, own.replace("/9/", "/7/"))
