@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -39,11 +40,9 @@ class Arriving:
 
     def announce(self, content: bytes) -> None:
         """Take outcome.json, which comes before the value; raise ResultError for one too large for this machine."""
-        try:
+        # The same damage is reported when the outcome is taken.
+        with contextlib.suppress(ValueError):
             self.expect(outcome.read(content))
-        except ValueError:
-            # The same damage is reported when the outcome is taken.
-            return
 
     def expect(self, published: Mapping[str, Any]) -> None:
         """Take the outcome itself; raises as `announce`."""

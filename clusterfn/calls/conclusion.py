@@ -146,7 +146,7 @@ async def end_if_stuck(
         return
     if kill:
         with contextlib.suppress(ClusterfnError, concurrent.futures.CancelledError):
-            await place.run(kill)
+            await place.host.connection.run(kill, unset=place.host.scheduler.unset)
         # Nothing of it may be left that could say how it ended.
         if place.host.is_connected:
             await look()

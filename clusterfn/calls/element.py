@@ -82,8 +82,7 @@ class ArrayTask(Run):
         if error is not None:
             self.lose(error if isinstance(error, ClusterfnError) else HostError(str(error), host=self.host))
             return
-        claim = coming.result(0)
-        self.at.scheduler_id = claim.decode("ascii", "replace").strip() or self.at.scheduler_id
+        self.at.scheduler_id = coming.result(0).decode("ascii", "replace").strip() or self.at.scheduler_id
         self.follow_now()
 
     def follow(self) -> None:
@@ -123,7 +122,6 @@ class ElementLocation(Location):
         self._number = number
 
     def log_path(self, stream: str) -> str:
-        """Return the file of a stream; for "scheduler" that of this element."""
         if stream != "scheduler":
             return super().log_path(stream)
         name = self.host.scheduler.element_log(self._number, self.scheduler_id)

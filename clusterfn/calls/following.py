@@ -156,11 +156,12 @@ class AgentSource:
 
     def take_events(self, data: bytes) -> None:
         self._lines = self._lines or Lines()
-        for event in map(_event, self._lines.feed(data)):
-            self._take_event(event)
+        for line in self._lines.feed(data):
+            self._take_event(json_object(line))
         self.events_read += len(data)
 
-    def _take_event(self, event: Mapping[str, str]) -> None:
+    def _take_event(self, facts: Mapping[str, Any]) -> None:
+        event = {name: str(fact) for name, fact in facts.items() if isinstance(fact, str) or name == _WHEN}
         run, what = self.run, event.get("event")
         if run.is_closed:
             return
@@ -240,7 +241,6 @@ def take_outcome(run: Run, source: AgentSource, data: bytes) -> Reply[bytes] | N
 
 
 def _open_next(run: Run, source: AgentSource, fields: Mapping[str, Any]) -> Reply[bytes]:
-    """Follow the attempt that comes after the present one."""
     present = run.at.attempt
     source.ended.add(present)
     following: int = fields.get("superseded_by") or present + 1
@@ -296,8 +296,3 @@ def _time_of(host: HostState, event: Mapping[str, str]) -> float | None:
     except (KeyError, ValueError):
         return None
     return host.here(when) if 0 < when < _LATEST else None
-
-
-def _event(line: bytes) -> dict[str, str]:
-    """Return the texts in a line of events.jsonl; {} for a damaged line."""
-    return {name: str(fact) for name, fact in json_object(line).items() if isinstance(fact, str) or name == _WHEN}

@@ -198,7 +198,7 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
         if self.states[index] == RUNNING:
             results = self._sent(index)[1]
             said = remote_state.request_stack_dump(
-                results.connection,
+                results.host.connection,
                 results.element_folder(index),
                 lambda waited_s: waited_s < _ANSWER_S and self.states[index] == RUNNING,
             )
@@ -211,20 +211,20 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
     def files(self, index: int) -> list[remote_files.RemoteFile]:
         """List the files that one call left in its folder."""
         which, results = self._sent(index)
-        return remote_files.list_files(results.connection, results.work_folder(which), item=which)
+        return remote_files.list_files(results.host.connection, results.work_folder(which), item=which)
 
     @public_api
     def download(self, index: int, pattern: str = "*", to: str | Path = ".") -> list[Path]:
         """Fetch files that one call left in its folder; as `Job.download`."""
         which, results = self._sent(index)
-        return remote_files.fetch(results.connection, results.work_folder(which), pattern, Path(to), which)
+        return remote_files.fetch(results.host.connection, results.work_folder(which), pattern, Path(to), which)
 
     @public_api
     def checkpoint(self, index: int) -> remote_files.CheckpointFolder:
         """Return what one call has saved in `clusterfn.checkpoint()`; as `Job.checkpoint`."""
         which, results = self._sent(index)
         folder = results.checkpoint_folder(which)
-        return remote_files.CheckpointFolder(results.connection, folder, f"group.checkpoint({which})")
+        return remote_files.CheckpointFolder(results.host.connection, folder, f"group.checkpoint({which})")
 
     def _sent(self, index: int) -> tuple[int, ItemResults]:
         """Return the number of an item, counted from the start, and what knows where it ran."""

@@ -76,7 +76,6 @@ class Elements:
         return bool(dropped)
 
     def end(self) -> None:
-        """Follow none of them any more, and start no others."""
         self.is_closed = self.has_ended = True
         for element in self.all():
             element.close()
@@ -260,7 +259,6 @@ class _WaitingElements(WaitingJob):
             await liveness.process_ended(element)
 
     def split(self, submission: PendingSubmission) -> PendingSubmission | None:
-        """Let it start the first half of the elements."""
         half = len(self._some) // 2
         if not half:
             return None

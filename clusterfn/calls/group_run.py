@@ -310,11 +310,9 @@ class GroupRun(GroupOnHost):
     # its end
 
     def stop(self) -> None:
-        """End what runs, and keep the rest from ever starting."""
         self._is_stopping = True
         if self.queue.stop_sending():
             return
-        self.queue.await_submissions()
         self.host.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
         self.queue.cancel()
 
@@ -330,7 +328,6 @@ class GroupRun(GroupOnHost):
     def withdraw(self) -> None:
         """Keep items from ever starting that no element has taken."""
         if not self.queue.stop_sending():
-            self.queue.await_submissions()
             self._await_failed(conclusion.WITHDRAWN_ITEM)
 
     async def give_up(self, most: int, element: ArrayTask | None = None) -> None:

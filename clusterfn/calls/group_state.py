@@ -96,7 +96,6 @@ class GroupState:
         return len(self._states)
 
     def done(self) -> bool:
-        """Whether each item has ended."""
         return len(self._ended) == len(self)
 
     @property
@@ -174,7 +173,6 @@ class GroupState:
         return made
 
     def label(self, index: int) -> str:
-        """Return the name of an item for people."""
         return self.labels[index] if self.labels else f"item {index}"
 
     def at(self, index: int) -> int:

@@ -24,7 +24,7 @@ from clusterfn.hosts import loop, remote_files
 
 if TYPE_CHECKING:
     from clusterfn.config.job_spec import JobSpec
-    from clusterfn.hosts.connection import HostConnection, Reply
+    from clusterfn.hosts.connection import Reply
     from clusterfn.hosts.host_state import HostState
 
 
@@ -84,11 +84,12 @@ class ItemResults:
         when_all: Called once in the loop, when each item has ended, or nothing more can be received. Must not wait.
 
     Attributes:
+        host: Where they come from.
         on_host: The numbers that the host has for these items, by their indices.
     """
 
     def __init__(self, host: HostState, job: JobSpec, group: GroupState, when_all: Callable[[], None]) -> None:
-        self._host, self._job, self._group, self._when_all = host, job, group, when_all
+        self.host, self._job, self._group, self._when_all = host, job, group, when_all
         self._indices = [index for index in range(len(group)) if group.ended(index) is None]
         self.on_host = {index: number for number, index in enumerate(self._indices)}
         folder = layout.job_dir(job.root, job.id)
@@ -173,7 +174,7 @@ class ItemResults:
             return
         record.value = value = bytearray()
         begin, end = line["at"], line["at"] + line["value"]["size"]
-        loop.begin(self._receive(self.connection.get(stream.values, value.extend, begin, until=end), record))
+        loop.begin(self._receive(self.host.connection.get(stream.values, value.extend, begin, until=end), record))
 
     async def _receive(self, coming: Reply[int], record: ItemRecord) -> None:
         record.error = await coming.error()
@@ -214,7 +215,7 @@ class ItemResults:
         if kind != layout.RETURNED:
             # The host has removed what is damaged, so the next call must send it again.
             if kind == layout.PAYLOAD_BROKEN:
-                self._host.contents.distrust()
+                self.host.contents.distrust()
             failure = outcome_errors.exception_of(published, record.value, place)
             return ItemOutcome(FINAL.get(kind, DIED), None, failure, usage, kind)
         if record.error is not None:
@@ -236,15 +237,11 @@ class ItemResults:
         for pattern in self._job.outputs if to is not None else ():
             folder, own = self.work_folder(index), cast(Path, to) / str(index)
             try:
-                remote_files.fetch(self.connection, folder, pattern, own, index, group.show_transfer)
+                remote_files.fetch(self.host.connection, folder, pattern, own, index, group.show_transfer)
             except (ClusterfnError, OSError) as failed:
                 console.tell(remote_files.not_fetched(failed, pattern, group.id, index))
 
     # what a user asks about one item, by its index in the group
-
-    @property
-    def connection(self) -> HostConnection:
-        return self._host.connection
 
     def read_log(self, index: int, stream: str) -> str:
         if stream not in (layout.STDOUT, layout.STDERR):
@@ -252,7 +249,7 @@ class ItemResults:
         if self.on_host[index] not in self._places:
             return ""
         path = posixpath.join(self._attempt_folder(index), stream)
-        printed = remote_files.read_part(self.connection, path, *self._part_of(index, stream))
+        printed = remote_files.read_part(self.host.connection, path, *self._part_of(index, stream))
         return printed.decode("utf-8", "replace")
 
     def read_output(self, index: int) -> list[tuple[str, bytes]]:
@@ -260,7 +257,7 @@ class ItemResults:
         if self.on_host[index] not in self._places:
             return []
         out, err = self._part_of(index, layout.STDOUT), self._part_of(index, layout.STDERR)
-        return remote_files.read_output(self.connection, self._attempt_folder(index), out, err)
+        return remote_files.read_output(self.host.connection, self._attempt_folder(index), out, err)
 
     def _part_of(self, index: int, stream: str) -> tuple[int, int | None]:
         """Return where the output of an item begins in that of its element, and its size; None is to the end."""
@@ -276,7 +273,6 @@ class ItemResults:
         return begin, size
 
     def element_folder(self, index: int) -> str:
-        """Return the folder of the element that runs or ran the item."""
         return layout.element_dir(self._place.folder, self._place_of(index)[0])
 
     def work_folder(self, index: int) -> str:

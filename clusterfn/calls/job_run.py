@@ -119,14 +119,12 @@ class JobRun(Run):
         return in_words(self.state, self.reason, self.since)
 
     def why_silent(self) -> str:
-        """Say why nothing is known of it while it waits."""
         return f"{self.host} has said nothing of it yet"
 
     def withdraw(self) -> bool:
         """Keep it from ever starting; false if it has started."""
         if self.queue.stop_sending():
             return True
-        self.queue.await_submissions()
         answer = conclusion.ask(self, conclusion.WITHDRAWN_JOB).result(_TIMEOUT_S)
         won = conclusion.parse_conclusion(answer, self.at.host.settings, self.folder).get("won") is True
         if won:

@@ -285,11 +285,9 @@ async def conclude_or_give_up(run: Run, verdict: SchedulerVerdict) -> Mapping[st
 async def _retry_or_give_up(run: Run, error: ClusterfnError) -> None:
     pauses_s = layout.ROOM_PAUSES_S if isinstance(error, HostDiskFull) else (0.0,)
     failed = run.heartbeat.failed = run.heartbeat.failed + 1
-    if run.is_closed or failed > len(pauses_s) + 1:
-        return
-    if failed <= len(pauses_s):
+    if failed <= len(pauses_s) and not run.is_closed:
         # The bridge itself may be missing on the host: without this the next try would not send it again.
         run.at.host.contents.distrust()
         loop.begin(process_ended(run, pauses_s[failed - 1]))
-        return
-    await _give_up_if_lost(run, error)
+    elif failed == len(pauses_s) + 1:
+        await _give_up_if_lost(run, error)

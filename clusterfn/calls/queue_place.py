@@ -219,7 +219,7 @@ class QueuePlace:
     def cancel(self) -> Reply[Completed] | None:
         """Take it out of the scheduler's queue, or have it send its signal; does not wait."""
         argv = self.host.scheduler.cancel_command(self.scheduler_name)
-        reply = self.run(argv) if argv else None
+        reply = self.host.connection.run(argv, unset=self.host.scheduler.unset) if argv else None
         if reply is not None:
             exit_flush.await_at_exit(reply)
         return reply
@@ -236,16 +236,15 @@ class QueuePlace:
                 hint=f"try again, or run on the host: {self.host.scheduler.cancel_by_hand(self.scheduler_name)}",
             )
 
-    def run(self, argv: Sequence[str]) -> Reply[Completed]:
-        return self.host.connection.run(argv, unset=self.host.scheduler.unset)
-
     def stop_sending(self) -> bool:
-        """Stop sending it; false if all of it is on the host."""
+        """Stop sending it; false once all of it is on the host, and its scheduler has answered."""
         # The folder appears as a whole.
-        if self.sending is None or not self.sending.drop(self.host.connection, self.folder, _DROP_S):
-            return False
-        self.withdraw_submissions(RequestCancelled("what the job needs was not sent"))
-        return True
+        is_dropped = self.sending is not None and self.sending.drop(self.host.connection, self.folder, _DROP_S)
+        if is_dropped:
+            self.withdraw_submissions(RequestCancelled("what the job needs was not sent"))
+        else:
+            self.await_submissions()
+        return is_dropped
 
 
 def is_from_host(error: BaseException) -> bool:

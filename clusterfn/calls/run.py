@@ -127,10 +127,6 @@ class Run:
     def state(self) -> str:
         return self._now[0]
 
-    @property
-    def reason(self) -> str:
-        return self._now[1]
-
     def set_state(self, state: str, reason: str = "", since: float | None = None) -> None:
         """Record its new state, and since when it is in it; now if that is not given."""
 

@@ -45,10 +45,6 @@ class Actors:
         # Actors without a local object, which may live on the host.
         self._unheld: set[int] = set()
 
-    def begin(self, number: int, name: str) -> None:
-        """Take note of an actor that is to be constructed."""
-        self.living[number] = name
-
     def end(self, number: int, why: str) -> None:
         """Take note that an actor is gone, or will be before any later call."""
         self.living.pop(number, None)
@@ -130,7 +126,6 @@ class CallLocation(Location):
         return posixpath.join(self.folder, layout.TAKEN)
 
     def log_path(self, stream: str) -> str:
-        """Return the call's own file, or the session's for "scheduler"."""
         return self._held.log_path(stream) if stream == "scheduler" else super().log_path(stream)
 
 

@@ -116,7 +116,7 @@ class SessionJob:
         self._open.add(call)
         at = call.run.at
         if at.of_actor is not None and at.constructs:
-            self.actors.begin(at.actor, at.of_actor.name)
+            self.actors.living[at.actor] = at.of_actor.name
         elif at.closes:
             self.actors.close(at.actor)
         try:

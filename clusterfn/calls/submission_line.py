@@ -89,7 +89,7 @@ class PendingSubmission(Reply[Optional[Started]]):
         super().__init__(self.withdraw)
         self.host, self.request, self.job, self.note, self._is_withdrawn = host, request, job, note, False
         self._after: Sequence[Reply[Any]] = after
-        self._line = line_of(host)
+        self._line = _lines.setdefault(host, SubmissionLine())
 
     @property
     def is_waiting(self) -> bool:
@@ -297,7 +297,3 @@ class SubmissionLine:
 
 
 _lines: weakref.WeakKeyDictionary[HostState, SubmissionLine] = weakref.WeakKeyDictionary()
-
-
-def line_of(host: HostState) -> SubmissionLine:
-    return _lines.setdefault(host, SubmissionLine())

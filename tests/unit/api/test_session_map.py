@@ -224,7 +224,7 @@ def test_a_method_of_an_actor_has_no_map_and_cannot_be_sent():
 
 def test_an_actor_that_is_being_closed_has_its_worker_until_it_is_and_takes_no_calls():
     actors = Actors(1)
-    actors.begin(1, "Model")
+    actors.living[1] = "Model"
 
     actors.close(1)
     with pytest.raises(ActorLost, match="it was closed"):
