@@ -184,7 +184,7 @@ def _options_by_ssh(host: Host, target: Address, config: str | None) -> Options:
     if ssh.returncode:
         message = f"ssh cannot read its configuration for {target.name}"
         last = complaint.splitlines()[-5:]
-        hint = f"fix it until `{' '.join(question)}` works"
+        hint = f"fix it until `{shlex.join(question)}` works"
         raise ConfigError(message, host=host.name, evidence=last, hint=hint)
     options: Options = {}
     for line in answer.splitlines():
