@@ -225,7 +225,9 @@ def _no_agent(host: Host, stream: Stream, printed: bytes) -> HostError:
     evidence = _lines(before if separator else text) + _lines(stream.stderr())
     if separator:
         looked = host.python or LOOKED_AT
-        unusable = [f"older than 3.6, or does not start: {path}" for path in tried.split()]
+        unusable = [
+            f"older than 3.6, or does not start: {path}" for path in re.split(r"\s+(?=/)", tried.strip()) if path
+        ]
         hint = f"set python: /path/to/python3 under host {host.name} ({host.source})"
         message = f"No Python 3.6 or newer was found on {host.name}"
         evidence = [f"searched: {looked}", *unusable, *evidence]
