@@ -59,10 +59,11 @@ def test_what_could_be_an_option_or_is_no_address_is_refused(text: str):
 
 def test_the_command_to_try_connects_as_the_address_says(config: Path):
     config.write_text("Host lab8\n HostName 10.1.2.3\n User other\n Port 2200\n")
+    ssh = f"ssh -F {shlex.quote(str(config))}"
 
-    assert resolve(host_with(config)).ssh == f"ssh -F {shlex.quote(str(config))} lab8"
-    assert resolve(host_with(config, "me@lab8:2222")).ssh == f"ssh -F {shlex.quote(str(config))} -l me -p 2222 lab8"
-    assert resolve(host_with(config, "me@10.9.8.7:2222")).ssh == f"ssh -F {shlex.quote(str(config))} -p 2222 me@10.9.8.7"
+    assert resolve(host_with(config)).ssh == f"{ssh} lab8"
+    assert resolve(host_with(config, "me@lab8:2222")).ssh == f"{ssh} -l me -p 2222 lab8"
+    assert resolve(host_with(config, "me@10.9.8.7:2222")).ssh == f"{ssh} -p 2222 me@10.9.8.7"
 
 
 def test_each_stop_on_the_way_is_reached_through_those_before_it(config: Path):
