@@ -45,7 +45,7 @@ def _run(execute: Any, said: Any, folder: str) -> dict[str, Any]:
     try:
         call, caller = execute.load_call(folder, {"root": folder, "scheduler": "local"}, [])
         kind, result = execute.call_function(call, None)
-        return dict(execute.keep_result(kind, result, value, caller, said, sync=False))
+        return dict(execute.keep_result(kind, result, value, caller, said, sync=False, is_data=False))
     except execute.CallRejected as rejected:
         return dict(rejected.facts)
 

@@ -88,7 +88,7 @@ def result(running: concurrent.futures.Future[T], what: str, timeout_s: float) -
     """Wait in this thread for a coroutine, and say for what; raise Unreachable after `timeout_s`: it continues."""
     if is_here():
         raise RuntimeError(f"{what}: this thread brings the answer, so it would wait forever")
-    if not spoken_wait.wait_for([running], lambda: what, timeout_s):
+    if not spoken_wait.wait_for_answer(running, lambda: what, timeout_s):
         raise Unreachable(f"{what}: no answer within {timeout_s:g} s", retryable=True)
     return running.result()
 
@@ -163,19 +163,21 @@ def speaking(describe: Callable[[], str]) -> Iterator[None]:
     if not spoken_wait.may_speak():
         yield
         return
-    telling = start(_speak(describe))
-    try:
-        yield
-    finally:
-        telling.cancel()
+    with spoken_wait.silence() as after_s:
+        telling = start(_speak(describe, after_s))
+        try:
+            yield
+        finally:
+            telling.cancel()
 
 
-async def _speak(describe: Callable[[], str]) -> None:
+async def _speak(describe: Callable[[], str], after_s: float) -> None:
     speaker = spoken_wait.Speaker()
+    await asyncio.sleep(after_s)
     while True:
-        await asyncio.sleep(spoken_wait.SPEAK_AFTER_S)
         # A terminal may block, and what it says may look at the host's files.
         await in_thread(lambda: speaker.say(describe()), "clusterfn-speaking")
+        await asyncio.sleep(spoken_wait.SPEAK_AFTER_S)
 
 
 def _running() -> asyncio.AbstractEventLoop:

@@ -9,12 +9,11 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from clusterfn.errors import HostError
-from clusterfn.hosts import loop
+from clusterfn.hosts import loop, spoken_wait
 from clusterfn.scheduler.base import FINAL, RUNNING, Answer, JobState, Scheduler, SchedulerVerdict
 
 if TYPE_CHECKING:
@@ -191,12 +190,13 @@ class SchedulerWatch:
         command, unset = self._scheduler.watch_command(), self._scheduler.unset
         looking = self._connection.repeat(command, _RARE_S, unset=unset, on_look=take_first)
         loop.begin(_fail_with(looking, first_look))
+        title = self._scheduler.title
         try:
-            look = first_look.result(timeout_s)
-        except FutureTimeout:
-            return f"{self._scheduler.title} has not answered for {timeout_s:.0f} s"
+            if not spoken_wait.wait_for_answer(first_look, lambda: f"waiting for {title} to list its jobs", timeout_s):
+                return f"{title} has not answered for {timeout_s:.0f} s"
+            look = first_look.result()
         except HostError as failed:
-            return f"{self._scheduler.title} could not be asked: {failed.message}"
+            return f"{title} could not be asked: {failed.message}"
         finally:
             looking.cancel()
         trouble = self._scheduler.trouble(Answer(look.rc, look.out, look.err))

@@ -7,10 +7,11 @@ sentences are printed by what `speak_by` was given.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import contextvars
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 SPEAK_AFTER_S = 5.0
@@ -18,9 +19,13 @@ SPEAK_AFTER_S = 5.0
 REASON_AFTER_S = 3.0
 # Sentences that differ only in numbers are repeated this often.
 AGAIN_S = 60.0
+# A command asks a host several times. Waits with less than this between them are one silence.
+_IN_A_ROW_S = 1.0
 
 # Threads of the pool do work of many kinds, each in a context of its own.
 _speaks_here = contextvars.ContextVar("speaks_here", default=False)
+# How long this work has waited for answers without a word, and when it last did.
+_silence = contextvars.ContextVar("silence", default=(0.0, float("-inf")))
 _printers: list[Callable[[str], object]] = []
 
 
@@ -54,8 +59,26 @@ class Speaker:
                 printer(sentence)
 
 
+@contextlib.contextmanager
+def silence() -> Iterator[float]:
+    """Yield after how many seconds a wait for an answer speaks, since waits in a row are one silence."""
+    began = time.monotonic()
+    silent_s, ended = _silence.get()
+    if began > ended + _IN_A_ROW_S:
+        silent_s = 0.0
+    try:
+        yield max(SPEAK_AFTER_S / 5, SPEAK_AFTER_S - silent_s)
+    finally:
+        now = time.monotonic()
+        # A longer one was broken by a word.
+        _silence.set(((silent_s + now - began) % SPEAK_AFTER_S, now))
+
+
 def wait(
-    await_for: Callable[[float | None], bool], describe: Callable[[], str], timeout_s: float | None = None
+    await_for: Callable[[float | None], bool],
+    describe: Callable[[], str],
+    timeout_s: float | None = None,
+    speak_after_s: float | None = None,
 ) -> bool:
     """Wait until `await_for`, called with seconds, returns true; return false after `timeout_s`.
 
@@ -63,18 +86,20 @@ def wait(
         await_for: Waits for so long, or without a limit, and returns whether it is over.
         describe: Says what is waited for, and why that takes long.
         timeout_s: None for as long as it takes.
+        speak_after_s: When the first word is due; SPEAK_AFTER_S by default.
     """
     if not may_speak():
         return await_for(timeout_s)
     until = None if timeout_s is None else time.monotonic() + timeout_s
-    speaker = Speaker()
+    speaker, next_s = Speaker(), speak_after_s or SPEAK_AFTER_S
     while True:
         left = None if until is None else max(0.0, until - time.monotonic())
-        if left is not None and left <= SPEAK_AFTER_S:
+        if left is not None and left <= next_s:
             return await_for(left)
-        if await_for(SPEAK_AFTER_S):
+        if await_for(next_s):
             return True
         speaker.say(describe())
+        next_s = SPEAK_AFTER_S
 
 
 def wait_for(
@@ -83,3 +108,11 @@ def wait_for(
     """Wait until all of these have ended; return false after `timeout_s`."""
     some = list(futures)
     return wait(lambda seconds: not concurrent.futures.wait(some, seconds).not_done, describe, timeout_s)
+
+
+def wait_for_answer(
+    answer: concurrent.futures.Future[Any], describe: Callable[[], str], timeout_s: float | None = None
+) -> bool:
+    """Wait for a host's answer, which may be one of several in a row; return false after `timeout_s`."""
+    with silence() as after_s:
+        return wait(lambda seconds: bool(concurrent.futures.wait([answer], seconds).done), describe, timeout_s, after_s)

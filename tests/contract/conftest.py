@@ -81,11 +81,19 @@ def lab_host(lab: Any) -> Callable[[str], Host]:
 
 
 @pytest.fixture
-def configured(lab: Any, tmp_path: Path) -> Callable[..., Host]:
+def ssh_folder() -> Iterator[Path]:
+    """For an ssh_config: the ssh that OpenSSH starts for a ProxyJump gets the path of -F without quotes."""
+    folder = Path(tempfile.mkdtemp(prefix="cf-", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)  # a master that ends just now removes its own socket
+
+
+@pytest.fixture
+def configured(lab: Any, ssh_folder: Path) -> Callable[..., Host]:
     """A host with lines of its own in front of the lab's ssh_config."""
 
     def make(alias: str, lines: str) -> Host:
-        path = tmp_path / "ssh_config"
+        path = ssh_folder / "ssh_config"
         path.write_text(f"{lines}\nMatch all\n{Path(lab.ssh_config).read_text()}")
         return Host(alias, alias, "bare", "clusterfn.yml:1", ssh_config=str(path))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import tempfile
 import time
@@ -82,7 +83,7 @@ def test_the_root_is_private_and_one_that_anybody_may_write_is_refused(
 
     with pytest.raises(HostError, match="everybody may write to it: another user could plant code") as caught:
         connect_to(local_host._replace(root=str(tmp_path / "open")))
-    assert caught.value.hint == f"run `chmod go-w {tmp_path / 'open'}` on here"
+    assert caught.value.hint == f"run `chmod go-w {shlex.quote(str(tmp_path / 'open'))}` on here"
     assert mode_of(tmp_path / "a" / "root") == 0o700
 
 

@@ -103,9 +103,9 @@ def test_an_unknown_host_key_is_never_a_question(
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_passphrase_of_a_key_is_asked_for_where_no_other_key_is_taken(
-    lab: Any, totp: Any, tmp_path: Path, way: str, open_to: Any
+    lab: Any, totp: Any, ssh_folder: Path, way: str, open_to: Any
 ) -> None:
-    key = tmp_path / "locked"
+    key = ssh_folder / "locked"
     shutil.copy(lab.client / "id_ed25519", key)
     key.chmod(0o600)
     subprocess.run(["ssh-keygen", "-q", "-p", "-N", "open sesame", "-f", str(key)], check=True, capture_output=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -75,15 +74,13 @@ def test_tunnels_of_the_user_are_left_alone(by_ssh: Any, connect_to: Connect) ->
 
 
 @pytest.fixture
-def master(by_ssh: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def master(by_ssh: Any, ssh_folder: Path) -> Iterator[Any]:
     """A host whose own login fails, and to which a ControlMaster is open."""
-    folder = Path(tmp_path_factory.mktemp("m"))
-    line = f"Host py38-bash\nControlPath {folder}/c"
+    line = f"Host py38-bash\nControlPath {ssh_folder}/c"
     ssh = ["ssh", "-F", str(by_ssh("py38-bash", line).ssh_config)]
     subprocess.run([*ssh, "-fNM", "py38-bash"], check=True, timeout=WAIT_S, stdin=subprocess.DEVNULL)
     yield lambda: by_ssh("py38-bash", f"{line}\nUser cfnologin")
     subprocess.run([*ssh, "-O", "exit", "py38-bash"], check=False, timeout=WAIT_S, stderr=subprocess.DEVNULL)
-    shutil.rmtree(folder, ignore_errors=True)  # a master that ends just now removes its own socket
 
 
 def test_an_open_master_is_used_and_stays_open(master: Any, connect_to: Connect) -> None:

@@ -37,10 +37,10 @@ def test_hashed_names_in_known_hosts_are_understood(
 ) -> None:
     hashed = tmp_path / "known_hosts"
     hashed.write_text((lab.client / "known_hosts").read_text())
-    os.system(f"ssh-keygen -q -H -f {hashed} 2>/dev/null")
+    os.system(f"ssh-keygen -q -H -f '{hashed}' 2>/dev/null")
     assert "|1|" in hashed.read_text()
 
-    connect_to(configured("py36-bash", f"UserKnownHostsFile {hashed}"))
+    connect_to(configured("py36-bash", f'UserKnownHostsFile "{hashed}"'))
 
 
 def test_a_refused_key_is_named_with_what_the_host_allows(lab_host: Any, lab: Any, connect_to: Connect) -> None:

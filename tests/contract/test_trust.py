@@ -19,11 +19,11 @@ Lines = Callable[..., Path]
 
 
 @pytest.fixture
-def hosts(lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lines:
+def hosts(lab: Any, ssh_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lines:
     """Makes clusterfn.yml with py36-bash, py38-bash and jumped, whose known_hosts is an empty one of its own; that."""
 
     def make(lines: str = "", before: str = "") -> Path:
-        known, config = tmp_path / "known_hosts", tmp_path / "ssh_config"
+        known, config = ssh_folder / "known_hosts", ssh_folder / "ssh_config"
         ours = re.sub("UserKnownHostsFile .*", f"UserKnownHostsFile {known}", Path(lab.ssh_config).read_text())
         config.write_text(f"{lines}\nMatch all\n{ours}")
         known.write_text(before)

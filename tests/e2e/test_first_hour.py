@@ -275,7 +275,7 @@ def test_where_the_home_cannot_be_written_to_the_option_for_the_root_is_named(
     use_config(laptop, lab)
     try:
         shown = terminal.command("clusterfn init py36-ro", RETURNS)
-        shown += terminal.command(f"clusterfn init py36-ro --root {root}/of-ada", RETURNS)
+        shown += terminal.command(f"clusterfn init py36-ro --root '{root}/of-ada'", RETURNS)
     finally:
         shutil.rmtree(root)
 

@@ -74,6 +74,19 @@ def test_a_check_says_that_it_waits_for_the_scheduler_to_withdraw_its_job(monkey
     assert capsys.readouterr().err.startswith(said)
 
 
+def test_waits_for_answers_that_follow_each_other_are_one_silence(monkeypatch):
+    now, due = [1e9], []
+    monkeypatch.setattr(spoken_wait, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    for lasts_s, pause_s in [(0.04, 0.5), (0.0, 2.0), (0.0, 0.0)]:
+        with spoken_wait.silence() as speak_after_s:
+            due.append(round(speak_after_s, 2))
+            now[0] += lasts_s
+        now[0] += pause_s
+
+    assert due == [0.05, 0.01, 0.05]
+
+
 CALLS = calls_on("host", "", "")
 AS_ANOTHER = {"group.cancel": "group.stop"}
 FACTS = {

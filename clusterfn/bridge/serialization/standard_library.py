@@ -74,8 +74,10 @@ def fill_argparse(obj: Any, state: dict[str, Any]) -> None:
     """Give a part of a parser its state, and what only the constructors of this version know, as they do by default."""
     vars(obj).update(state)
     for kind in [base for base in type(obj).__mro__ if base.__module__ == "argparse"]:
+        init: Any = kind.__init__  # type: ignore[misc]
+        stored = init.__code__.co_names if isinstance(init, types.FunctionType) else ()
         for name, parameter in inspect.signature(kind).parameters.items():
-            if parameter.default is not parameter.empty and not hasattr(obj, name):
+            if parameter.default is not parameter.empty and name in stored and not hasattr(obj, name):
                 setattr(obj, name, parameter.default)
         if kind.__name__ == "_SubParsersAction":
             # From Python 3.13 on.

@@ -225,7 +225,8 @@ def _no_agent(host: Host, stream: Stream, printed: bytes) -> HostError:
     evidence = _lines(before if separator else text) + _lines(stream.stderr())
     if separator:
         looked = host.python or LOOKED_AT
-        unusable = [f"older than 3.6, or does not start: {path}" for path in tried.split()]
+        paths = re.split(r"\s+(?=/)", tried.rstrip())[1:]
+        unusable = [f"older than 3.6, or does not start: {path}" for path in paths]
         hint = f"set python: /path/to/python3 under host {host.name} ({host.source})"
         message = f"No Python 3.6 or newer was found on {host.name}"
         evidence = [f"searched: {looked}", *unusable, *evidence]

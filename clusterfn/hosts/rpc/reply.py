@@ -120,7 +120,7 @@ class Reply(Generic[T]):
             what = f"{self._request} on {host}" if self._request else host
             return self._link.trouble() or f"waiting for {what}: no answer for {time.monotonic() - began:.0f} s"
 
-        if not spoken_wait.wait_for([self.future], describe, timeout_s):
+        if not spoken_wait.wait_for_answer(self.future, describe, timeout_s):
             message = f"{host} did not answer `{self._request}` within {timeout_s:g} s"
             hint = "try again; then check the load of the host and of its file systems"
             raise Unreachable(message, host=host, hint=hint, retryable=True)

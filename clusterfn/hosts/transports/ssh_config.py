@@ -25,6 +25,8 @@ CONNECT_TIMEOUT_S = 15.0
 SSH_G_TIMEOUT_S = 20.0
 # ssh would take a text that begins with a hyphen for an option, and spaces or control characters break its files.
 UNSAFE = re.compile(r"^-|[\s\x00-\x1f\x7f]")
+# `ssh -G` writes several paths in one line without quotes, though blanks may stand in each.
+_BETWEEN_PATHS = re.compile(r'\s+(?=["/~%$]|__PROGRAMDATA__|[A-Za-z]:|none$)')
 
 # Options that change where or how ssh connects, and that paramiko does not support, with their harmless values.
 NOT_HONOURED: dict[str, tuple[str, ...]] = {
@@ -182,7 +184,7 @@ def _options_by_ssh(host: Host, target: Address, config: str | None) -> Options:
     if ssh.returncode:
         message = f"ssh cannot read its configuration for {target.name}"
         last = complaint.splitlines()[-5:]
-        hint = f"fix it until `{' '.join(question)}` works"
+        hint = f"fix it until `{shlex.join(question)}` works"
         raise ConfigError(message, host=host.name, evidence=last, hint=hint)
     options: Options = {}
     for line in answer.splitlines():
@@ -209,7 +211,7 @@ def _settings(host: Host, target: Address, options: Options, config: str | None)
     alias, jump = first("hostkeyalias").lower(), first("proxyjump")
     expand = _Tokens({"h": hostname, "p": str(port), "r": user, "n": target.name})
     timeout = first("connecttimeout")
-    user_files = expand.files(_words(options, "userknownhostsfile"))
+    user_files = expand.files(_paths(options, "userknownhostsfile"))
     identity_agent = options.get("identityagent", [""])[0]
     requested = {
         name: next((value for value in options.get(name, []) if value and value not in harmless), "")
@@ -223,7 +225,7 @@ def _settings(host: Host, target: Address, options: Options, config: str | None)
         port=port,
         user=user,
         key_name=alias or (hostname.lower() if port == 22 else f"[{hostname.lower()}]:{port}"),
-        known_hosts=user_files + expand.files(_words(options, "globalknownhostsfile")),
+        known_hosts=user_files + expand.files(_paths(options, "globalknownhostsfile")),
         identity_files=expand.files(options.get("identityfile", [])),
         certificate_files=expand.files(options.get("certificatefile", [])),
         identities_only=first("identitiesonly") == "yes",
@@ -243,8 +245,8 @@ def _settings(host: Host, target: Address, options: Options, config: str | None)
     )
 
 
-def _words(options: Options, name: str) -> list[str]:
-    return [word for value in options.get(name, []) for word in value.split()]
+def _paths(options: Options, name: str) -> list[str]:
+    return [path.strip('"') for value in options.get(name, []) for path in _BETWEEN_PATHS.split(value)]
 
 
 class _Tokens:

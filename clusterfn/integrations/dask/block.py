@@ -21,11 +21,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from distributed import Client
 from distributed.security import Security
 
+from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.kernel.dask_program import security_of
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import loop
 from clusterfn.integrations.dask.jobs import DaskSettings, SchedulerJob, WorkerJobs
-from clusterfn.integrations.jupyter.kernel_job import tell_why_it_waits
 from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:
@@ -106,11 +106,14 @@ class DaskBlock:
 
     def _await_worker(self, jobs: WorkerJobs) -> None:
         """Wait for the first worker, and say why there is none yet."""
-        statuses: dict[str, str] = {}
-        while not self._failed.is_set() and not self._client.nthreads():
-            for job in jobs.waiting():
-                tell_why_it_waits(job, statuses)
-            self._failed.wait(_LOOK_S)
+
+        def describe() -> str:
+            workers = [f"{job.id[:SHORT]} is {job.status_since}" for job in jobs.waiting()]
+            return f"waiting for a worker: {', '.join(workers)}"
+
+        with loop.speaking(describe):
+            while not self._failed.is_set() and not self._client.nthreads():
+                self._failed.wait(_LOOK_S)
         if self._error is not None:
             raise self._error
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
+from clusterfn.bridge.job_states import SHORT
 from clusterfn.bridge.kernel.stream import key_name
 from clusterfn.bridge.supervisor import publish
 from clusterfn.calls import attach, leaving
@@ -44,8 +45,6 @@ SIBLING_S = 2.0
 # Clients start a kernel that has died up to five times, three seconds apart.
 REFUSED_S = 20.0
 _KEPT_S = 30 * 86400.0
-# Seconds between two looks at why a job waits.
-LOOK_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -257,10 +256,11 @@ def await_holder(job: Job[Any], host: HostState, adopts: str = "") -> KernelJob:
     """Wait until the holder listens, and say why it waits; raise ClusterfnError if the job ends before."""
     coming = host.connection.wait(posixpath.join(job.folder, layout.KERNEL))
     either = [job, loop.start(_arrival(coming))]
-    statuses: dict[str, str] = {}
-    # Without a limit, Windows would hold Ctrl-C back.
-    while not concurrent.futures.wait(either, LOOK_S, concurrent.futures.FIRST_COMPLETED).done:
-        tell_why_it_waits(job, statuses)
+
+    def ends(within_s: float | None) -> bool:
+        return bool(concurrent.futures.wait(either, within_s, concurrent.futures.FIRST_COMPLETED).done)
+
+    spoken_wait.wait(ends, lambda: f"{job.id[:SHORT]} is {job.status_since}")
     if not coming.done():
         coming.cancel()
         raise reason_of_end(job)
@@ -273,14 +273,6 @@ def await_holder(job: Job[Any], host: HostState, adopts: str = "") -> KernelJob:
 
 async def _arrival(coming: Reply[bytes]) -> None:
     await coming.error()
-
-
-def tell_why_it_waits(job: Job[Any], statuses: dict[str, str]) -> None:
-    """Say why a job waits, unless that has been said: `statuses` has it by the id of the job."""
-    status = job.status
-    if not job.done() and job.reason and statuses.get(job.id) != status:
-        statuses[job.id] = status
-        console.tell(f"{job.id[:4]} {status}")
 
 
 def reason_of_end(job: Job[Any]) -> ClusterfnError:

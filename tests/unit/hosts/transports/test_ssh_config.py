@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -58,10 +59,11 @@ def test_what_could_be_an_option_or_is_no_address_is_refused(text: str):
 
 def test_the_command_to_try_connects_as_the_address_says(config: Path):
     config.write_text("Host lab8\n HostName 10.1.2.3\n User other\n Port 2200\n")
+    ssh = f"ssh -F {shlex.quote(str(config))}"
 
-    assert resolve(host_with(config)).ssh == f"ssh -F {config} lab8"
-    assert resolve(host_with(config, "me@lab8:2222")).ssh == f"ssh -F {config} -l me -p 2222 lab8"
-    assert resolve(host_with(config, "me@10.9.8.7:2222")).ssh == f"ssh -F {config} -p 2222 me@10.9.8.7"
+    assert resolve(host_with(config)).ssh == f"{ssh} lab8"
+    assert resolve(host_with(config, "me@lab8:2222")).ssh == f"{ssh} -l me -p 2222 lab8"
+    assert resolve(host_with(config, "me@10.9.8.7:2222")).ssh == f"{ssh} -p 2222 me@10.9.8.7"
 
 
 def test_each_stop_on_the_way_is_reached_through_those_before_it(config: Path):
@@ -101,8 +103,9 @@ def test_the_configuration_is_resolved(config: Path):
         ("Host lab8\n HostName Lab8.Example\n Port 2222\n", "lab8", {"key_name": "[lab8.example]:2222"}),
         ("Host lab8\n ProxyJump none\nHost *\n ProxyJump a\n", "lab8", {"proxy_jump": ()}),
         ("Host lab8\n LocalCommand beep\n", "lab8", {"unmet": ()}),
+        ('Host lab8\n UserKnownHostsFile "/a b/k" /b\n', "lab8", {"user_known_hosts": (Path("/a b/k"), Path("/b"))}),
     ],
-    ids=["the address comes first", "a port is part of the key's name", "none", "a command that is not permitted"],
+    ids=["the address comes first", "a port is part of the key's name", "none", "not permitted", "blanks in a path"],
 )
 def test_what_one_line_means(config: Path, text: str, address: str, facts: dict[str, object]):
     config.write_text(text)
@@ -181,9 +184,9 @@ CONFIGURATIONS = {
     "no jump": ("lab8", "Host lab8\n ProxyJump none\nHost *\n ProxyJump gate\n"),
     "a jump before a command": ("lab8", "Host lab8\n ProxyJump gate\nHost *\n ProxyCommand nc %h %p\n"),
     "a command before a jump": ("lab8", 'Host lab8\n ProxyCommand nc "a b" %h %p # all\nHost *\n ProxyJump gate\n'),
-    "known hosts": ("lab8", "Host lab8\n UserKnownHostsFile /a /b\n GlobalKnownHostsFile /c\n HashKnownHosts yes\n"),
+    "known hosts": ("lab8", 'Host lab8\n UserKnownHostsFile "/a b/k" /b\n GlobalKnownHostsFile /c\n'),
     "no known hosts": ("lab8", "Host lab8\n UserKnownHostsFile /dev/null\n GlobalKnownHostsFile none\n"),
-    "match all": ("lab8", "Match all\n User me\n"),
+    "match all": ("lab8", "Match all\n User me\n HashKnownHosts yes\n"),
     "a quoted value": ("lab8", 'Host "lab8"\n User "me"\n IdentityFile "/a b/key"\n'),
 }  # fmt: skip
 # What only ssh itself understands, in the second line.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import itertools
 import json
 import queue
 import socket
@@ -17,8 +16,8 @@ import pytest
 from clusterfn.cli import main
 from clusterfn.config.config_file import CallHost
 from clusterfn.config.options import Options
-from clusterfn.display import console
 from clusterfn.errors import ClusterfnError, ConfigError, HostError, Unsatisfiable, WorkerLost
+from clusterfn.hosts import spoken_wait
 from clusterfn.hosts.rpc.reply import Reply, RequestCancelled
 from clusterfn.integrations.jupyter import kernel_job, kernel_link
 from clusterfn.integrations.jupyter.jupyter_files import absolute_environment, listen, read_connection_file
@@ -138,9 +137,7 @@ class WaitingJob(concurrent.futures.Future[None]):
 
     id, host, folder, reason = "7f3a000011112222", "lab8", "/jobs/7f3a", "waiting for a GPU"
 
-    @property
-    def status(self) -> str:
-        return f"PENDING ({self.reason})"
+    status_since = "PENDING"
 
 
 @pytest.fixture
@@ -167,22 +164,17 @@ def test_a_job_that_ends_before_its_holder_listens_says_why_and_is_asked_no_more
     assert isinstance(coming.exception(0), RequestCancelled)
 
 
-def test_a_wait_says_once_what_for(coming: Reply[bytes], monkeypatch):
-    told: list[str] = []
-    looks = itertools.count(1)
-    tell = kernel_job.tell_why_it_waits
-
-    def look(job: Any, said: dict[str, str]) -> None:
-        tell(job, said)
-        if next(looks) == 3:
+def test_a_wait_says_what_for(coming: Reply[bytes], monkeypatch, capsys):
+    def comes(_: object) -> str:
+        if not coming.done():
             coming.resolve(FACTS)
+        return "PENDING since 14:03:11 (waiting for a GPU)"
 
-    monkeypatch.setattr(console, "tell", told.append)
-    monkeypatch.setattr(kernel_job, "LOOK_S", 0.01)
-    monkeypatch.setattr(kernel_job, "tell_why_it_waits", look)
+    monkeypatch.setattr(WaitingJob, "status_since", property(comes))
+    monkeypatch.setattr(spoken_wait, "SPEAK_AFTER_S", 0.01)
 
     assert awaited(WaitingJob(), coming).address == "/run/holder"
-    assert told == ["7f3a PENDING (waiting for a GPU)"]
+    assert capsys.readouterr().err == "clusterfn: 7f3a is PENDING since 14:03:11 (waiting for a GPU)\n"
 
 
 @pytest.mark.parametrize(("name", "shown"), [(None, "kernel"), ("mine", "mine")])
