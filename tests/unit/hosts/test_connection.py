@@ -59,14 +59,10 @@ def test_where_no_login_can_be_held_a_refused_one_ends_every_wait(connected: Con
 def test_a_login_that_is_held_and_does_not_help_is_tried_after_growing_pauses(connected, logged_in, monkeypatch):
     waits: list[int] = []
     monkeypatch.setattr(link, "pause_s", lambda waited: waits.append(waited) or 0.001)
-    connection, transport = connected(silent)
+    logged_in.set()
+    connection, _, _ = refused(connected, AuthenticationError("the held connection is stale", host="lab8"))
     states: list[ConnectionState] = []
     connection.link.on_state(states.append)
-    connection.ping()
-    until(lambda: transport.program.asked)  # type: ignore[attr-defined]
-    logged_in.set()
-    transport.error = AuthenticationError("the held connection is stale", host="lab8")
-    transport.drop()
 
     until(lambda: len(waits) >= 6)
     assert waits[:6] == [0, 1, 2, 3, 4, 5]
