@@ -200,7 +200,6 @@ class HostBridge:
     """The bridge of this version on one host.
 
     Args:
-        connect: Returns the connection to the host.
         contents: What is known to be there, or is on its way.
         unset: Prefixes of variables that its programs must not inherit.
     """

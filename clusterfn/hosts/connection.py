@@ -24,7 +24,7 @@ from clusterfn.hosts.rpc.link import ConnectionState, Link
 from clusterfn.hosts.rpc.reply import Reply
 from clusterfn.hosts.rpc.requests import CommandLook, Followed, Spawned, SpawnReply
 from clusterfn.hosts.transports import Asker, Transport, prompts, transport_for
-from clusterfn.hosts.transports.base import PAUSES_S, open_with_retries
+from clusterfn.hosts.transports.base import closed_on_failure, open_with_retries
 
 if TYPE_CHECKING:
     from clusterfn.config.spec import Host
@@ -97,10 +97,9 @@ class HostConnection(HostRequests):
         self.host = host
         self._transport = transport
         # Later, the link itself connects again.
-        opened = open_with_retries(
-            lambda: _open(transport, host, have, asker), (ConnectionAbortedError,), PAUSES_S, _LOGIN_S
+        opened, self.facts = open_with_retries(
+            lambda: _open(transport, host, have, asker), (ConnectionAbortedError,), _LOGIN_S
         )
-        self.facts = _facts(opened.hello)
         self.noise = opened.noise
         # Last, because this starts the threads of the link, which may connect again at once.
         super().__init__(Link(host, self._open_again, opened))
@@ -116,8 +115,7 @@ class HostConnection(HostRequests):
 
     def _open_again(self) -> AgentStream:
         """Open another stream, whose agent may say other facts."""
-        opened = _open(self._transport, self.host)
-        self.facts = _facts(opened.hello)
+        opened, self.facts = _open(self._transport, self.host)
         return opened
 
     def use_commands(self, host: Host) -> Reply[None]:
@@ -131,8 +129,10 @@ class HostConnection(HostRequests):
         return self._send(_r.SimpleRequest("hello", greeting(host), read))
 
 
-def _open(transport: Transport, host: Host, have: Sequence[str] = (), asker: Asker | None = None) -> AgentStream:
-    """Start an agent, as `boot`, and check that its hello holds all facts.
+def _open(
+    transport: Transport, host: Host, have: Sequence[str] = (), asker: Asker | None = None
+) -> tuple[AgentStream, HostFacts]:
+    """Start an agent, as `boot`, and return it with what its hello says.
 
     Raises:
         HostError: Also where this machine cannot open one more stream, for which there may be room later.
@@ -146,17 +146,14 @@ def _open(transport: Transport, host: Host, have: Sequence[str] = (), asker: Ask
     except HostError as error:
         error.host = error.host or host.name
         raise
-    try:
-        _facts(opened.hello)
-    except KeyError as error:
-        opened.stream.close()
-        raise HostError(f"The agent on {host.name} sent a greeting without {error}", host=host.name) from error
-    except ValueError as error:
-        opened.stream.close()
-        raise HostError(
-            f"The agent on {host.name} sent an invalid greeting", host=host.name, evidence=[str(error)]
-        ) from error
-    return opened
+    with closed_on_failure(opened.stream.close):
+        try:
+            return opened, _facts(opened.hello)
+        except KeyError as error:
+            raise HostError(f"The agent on {host.name} sent a greeting without {error}", host=host.name) from error
+        except ValueError as error:
+            message = f"The agent on {host.name} sent an invalid greeting"
+            raise HostError(message, host=host.name, evidence=[str(error)]) from error
 
 
 _ANSWER_S = 60.0

@@ -228,10 +228,6 @@ class RemoteBuild:
         """Whether the outcome is known."""
         return self._outcome.done()
 
-    def _report(self, progress: BuildProgress) -> None:
-        for listener in list(self.listeners):
-            listener(progress)
-
     def refused(self, error: BaseException) -> None:
         """End the build with an error: it was never started."""
         self.made.reject(error)
@@ -257,7 +253,8 @@ class RemoteBuild:
             if line.get("stage") in _LAST:
                 self._end(line)
             elif "stage" in line and not self._outcome.done():
-                self._report(line)
+                for listener in list(self.listeners):
+                    listener(line)
 
     def _end(self, last: BuildProgress) -> None:
         if last["stage"] == "done":

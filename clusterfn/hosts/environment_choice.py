@@ -181,7 +181,6 @@ class EnvironmentResolver:
         try:
             own = existing.parse_existing(None, self._host.settings)
             return self.resolve_existing(own._replace(needed=tuple(packages.needed(imports))))
-
         except EnvironmentBuildError as lacking:
             say(f"{self._host.settings.name}: {lacking.message}")
             spec = packages.automatic(imports, CALLER)

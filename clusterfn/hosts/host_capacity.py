@@ -52,10 +52,6 @@ class ConnectedHost(Protocol):
         """Its root, absolute."""
 
     @property
-    def scheduler_rules(self) -> Scheduler:
-        """The scheduler as far as the configuration alone describes it."""
-
-    @property
     def scheduler(self) -> Scheduler:
         """What builds its commands and reads their answers."""
 

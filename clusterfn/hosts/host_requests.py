@@ -253,10 +253,9 @@ class HostRequests:
         unset: Sequence[str] = (),
         *,
         delay_s: float = 0.0,
-        timeout_s: float = 60,
     ) -> Reply[None]:
         """Run a program after `delay_s` and then every `interval_s`, until `cancel`."""
-        fields = {**_program(argv, unset), "interval_s": interval_s, "delay_s": delay_s, "timeout_s": timeout_s}
+        fields = {**_program(argv, unset), "interval_s": interval_s, "delay_s": delay_s, "timeout_s": 60}
         return self._send(_r.RepeatRequest(fields, on_look))
 
     def connect_socket(self, path: str, first: bytes, on_data: Callable[[bytes], Any]) -> Reply[None]:

@@ -40,9 +40,6 @@ Sends = Mapping[str, "Callable[[], Reply[bool]]"]
 class HostState:
     """One host, which is connected when it is first asked for anything.
 
-    Args:
-        host: Which.
-
     Attributes:
         contents: What is known to be there, or is on its way.
         bridge: The bridge there, and its programs.
@@ -109,17 +106,15 @@ class HostState:
         """What builds the host's commands and reads their answers."""
         # Before Python 3.12, a cached_property of one host that connects keeps the threads of all other hosts waiting.
         if self._scheduler is None:
-            self._scheduler = self._make_scheduler()
+            facts = self.connection.facts
+
+            # Where there is no scheduler, this program prints which jobs wait, and ensures that a spooler starts them.
+            def queue() -> tuple[str, ...]:
+                return tuple(self.bridge.words(layout.SUPERVISE, "queue", self.root))
+
+            known = {"user": facts.user, "boot_id": facts.boot_id, "queue": queue}
+            self._scheduler = scheduler_for(self.settings, known)
         return self._scheduler
-
-    def _make_scheduler(self) -> Scheduler:
-        facts = self.connection.facts
-
-        # On a host without a scheduler, this program prints which jobs wait, and ensures that a spooler starts them.
-        def queue() -> tuple[str, ...]:
-            return tuple(self.bridge.words(layout.SUPERVISE, "queue", self.root))
-
-        return scheduler_for(self.settings, {"user": facts.user, "boot_id": facts.boot_id, "queue": queue})
 
     @property
     def watch(self) -> SchedulerWatch:

@@ -10,6 +10,7 @@ import io
 import posixpath
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -74,18 +75,12 @@ def _listed_files(connection: HostConnection, folder: str, pattern: str, item: i
     return entries
 
 
-def _fits(path: str) -> Callable[[int], None]:
-    """Return a check that rejects a file that does not fit into memory, before its first byte comes."""
-
-    def check(size: int) -> None:
-        free = units.free_memory(swap=True)
-        if free is not None and size > free:
-            raise HostError(
-                f"{path} is {format_size(size)}, and this machine has {format_size(free)} of free memory",
-                hint="copy it with scp",
-            )
-
-    return check
+def _reject_large(path: str, size: int) -> None:
+    """Reject a file that does not fit into memory, before its first byte comes."""
+    free = units.free_memory(swap=True)
+    if free is not None and size > free:
+        message = f"{path} is {format_size(size)}, and this machine has {format_size(free)} of free memory"
+        raise HostError(message, hint="copy it with scp")
 
 
 # With an end that no file reaches, the agent accepts a file that grows during the read, such as a log.
@@ -100,22 +95,17 @@ def read_text(connection: HostConnection, path: str) -> str:
 def read_bytes(connection: HostConnection, path: str) -> bytes:
     """Read a file of the host; raise HostError if it does not exist (`kind` is "missing"), or it cannot be read."""
     out = io.BytesIO()
-    connection.get(path, out.write, on_size=_fits(path)).result(None)
+    connection.get(path, out.write, on_size=partial(_reject_large, path)).result(None)
     return out.getvalue()
 
 
-def read_each(connection: HostConnection, paths: Sequence[str]) -> list[bytes | None]:
-    """Read several files of the host at once; return None for one that does not exist."""
-    return _read_parts(connection, [(path, 0) for path in paths])
-
-
-def _read_parts(connection: HostConnection, parts: Sequence[tuple[str, int]]) -> list[bytes | None]:
-    """Read files from these places on, all in one round trip."""
-    outs = [io.BytesIO() for _ in parts]
+def read_each(connection: HostConnection, paths: Sequence[str], begins: Sequence[int] = ()) -> list[bytes | None]:
+    """Read several files of the host, from these places on, in one round trip; None for one that does not exist."""
+    outs = [io.BytesIO() for _ in paths]
     # Send all requests before the first wait.
     replies = [
-        connection.get(path, out.write, begin, on_size=_fits(path), until=_GROWS)
-        for (path, begin), out in zip(parts, outs)
+        connection.get(path, out.write, begin, on_size=partial(_reject_large, path), until=_GROWS)
+        for path, begin, out in zip(paths, begins or [0] * len(paths), outs)
     ]
     contents: list[bytes | None] = []
     for reply, out in zip(replies, outs):
@@ -131,7 +121,7 @@ def _read_parts(connection: HostConnection, parts: Sequence[tuple[str, int]]) ->
 
 def read_part(connection: HostConnection, path: str, begin: int = 0, size: int | None = None) -> bytes:
     """Read a part of a file, to its end if `size` is None; return b"" if there is no such file."""
-    return (_read_parts(connection, [(path, begin)])[0] or b"")[:size]
+    return (read_each(connection, [path], [begin])[0] or b"")[:size]
 
 
 def read_output(
@@ -143,19 +133,17 @@ def read_output(
     """Read what an attempt has printed, both streams in the order in which they came.
 
     Args:
-        connection: To the host.
         folder: The attempt's.
         stdout: Where the part that is asked for begins, and its size; None is to the end of the file.
-        stderr: The same.
 
     Returns:
         Pieces, each with its stream.
     """
     names = (layout.STDOUT, layout.STDERR)
-    parts = [*zip(names, (stdout[0], stderr[0])), (layout.STREAM_ORDER, 0)]
-    read = _read_parts(connection, [(posixpath.join(folder, name), begin) for name, begin in parts])
-    out, err, order = (data or b"" for data in read)
-    streams, begins = (out[: stdout[1]], err[: stderr[1]]), (stdout[0], stderr[0])
+    begins = (stdout[0], stderr[0])
+    paths = [posixpath.join(folder, name) for name in (*names, layout.STREAM_ORDER)]
+    out, err, order = (data or b"" for data in read_each(connection, paths, [*begins, 0]))
+    streams = (out[: stdout[1]], err[: stderr[1]])
     return [(names[which], piece) for which, piece in put_in_order(order, streams, begins)]
 
 
@@ -163,7 +151,6 @@ class CheckpointFolder:
     """The checkpoint of a job, or of one item, as it is on the host now: while the job runs, and after it has ended.
 
     Args:
-        connection: To the host.
         folder: The checkpoint folder there.
         call: What its user has called to get it, for messages.
     """

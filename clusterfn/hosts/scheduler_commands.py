@@ -38,7 +38,6 @@ _VARIABLES = {
 }
 _CONTAINERS = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
 _PROGRAMS = {"pbsnodes": "PBS", "bsub": "LSF", "condor_submit": "HTCondor", "flux": "Flux", "oarsub": "OAR"}
-_UNSUPPORTED = ("PBS", "LSF", "HTCondor", "Flux", "OAR")
 _ALIAS = r"\balias|\bfunction\b|\(\)|\bssh\b|apptainer|singularity"
 _BY_SSH = re.compile(r"\bssh\s+(?:-\S+\s+)*([\w.@-]+)")
 _HOST_NAME = re.compile(r"(?:^|[^a-z])(?:login|logon|submit|headnode|frontend)(?![a-z])|^head\d*$", re.IGNORECASE)
@@ -109,7 +108,7 @@ def read_signs(facts: Mapping[str, Any]) -> Signs:
     sentences += [f"it is called {name}"] if _HOST_NAME.search(name.partition(".")[0]) else []
     greeting = _MOTD.search(str(facts.get("motd", "")))
     sentences += [f"its greeting says: {greeting[0].strip()[:120]}"] if greeting else []
-    unsupported = tuple(owner for owner in _UNSUPPORTED if owner in owners)
+    unsupported = tuple(owner for owner in _PROGRAMS.values() if owner in owners)
     return Signs(tuple(sentences), unsupported)
 
 

@@ -79,13 +79,9 @@ class _Watched:
     added: float
     time_s: float | None
     has_begun: Callable[[], bool]
+    # How many looks in a row have seen it run, once it has reported that it began. Two count.
     running: int = 0
     missed: float | None = None
-
-    @property
-    def is_running(self) -> bool:
-        """Whether two looks in a row have seen it run, once it has reported that it began."""
-        return self.running > 1
 
 
 class LookAllowance:
@@ -267,7 +263,7 @@ class SchedulerWatch:
         for name, job in covered.items():
             runs = name in states and states[name].phase == RUNNING and job.has_begun()
             job.running = job.running + 1 if runs else 0
-        waiting = [(name, job) for name, job in self._jobs.items() if not job.is_running]
+        waiting = [(name, job) for name, job in self._jobs.items() if job.running < 2]
         self._waiting = dict(sorted(waiting, key=lambda item: item[1].added))
         return [(job.listener, states.get(name)) for name, job in covered.items() if self._is_news(job, name in states)]
 

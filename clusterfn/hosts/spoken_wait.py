@@ -9,6 +9,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import contextvars
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -90,12 +91,12 @@ def wait(
     """
     if not may_speak():
         return await_for(timeout_s)
-    until = None if timeout_s is None else time.monotonic() + timeout_s
+    until = math.inf if timeout_s is None else time.monotonic() + timeout_s
     speaker, next_s = Speaker(), speak_after_s or SPEAK_AFTER_S
     while True:
-        left = None if until is None else max(0.0, until - time.monotonic())
-        if left is not None and left <= next_s:
-            return await_for(left)
+        left_s = until - time.monotonic()
+        if left_s <= next_s:
+            return await_for(max(0.0, left_s))
         if await_for(next_s):
             return True
         speaker.say(describe())

@@ -194,7 +194,6 @@ def read_gpus(section: Section, machine_bytes: int | None = None) -> SurveyedGpu
     """Parse what nvidia-smi prints; the second time without compute_cap, which old drivers do not know.
 
     Args:
-        section: Of the survey.
         machine_bytes: The memory of the host, which a GPU without its own uses.
     """
     if section.rc == NOT_THERE:

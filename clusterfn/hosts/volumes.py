@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -115,8 +115,10 @@ def _amount(text: str, unit: int) -> int:
 
 
 def _df(lines: list[str]) -> re.Match[str] | None:
-    """Parse the last line of df; rows of blanks, which its columns need not, would take the pattern for ever."""
-    return _DF.fullmatch(" ".join(_last(lines).split()))
+    """Parse what df prints below its heading, as one line: some versions break it after a long device."""
+    heading = max((place for place, line in enumerate(lines) if line.startswith("Filesystem")), default=-1)
+    # Rows of blanks, which its columns need not, would take the pattern for ever.
+    return _DF.fullmatch(" ".join(" ".join(lines[heading + 1 :]).split()))
 
 
 def read_volume(section: Section, quotas: Mapping[str, QuotaLeft]) -> Volume | None:
@@ -151,12 +153,6 @@ def read_volume(section: Section, quotas: Mapping[str, QuotaLeft]) -> Volume | N
 
 def _first(section: Section, name: str) -> str:
     return next(iter(section.part(name)), "")
-
-
-def _last(lines: Sequence[str]) -> str:
-    """Return what df prints below its heading, as one line: some versions break it after a long device."""
-    heading = max((place for place, line in enumerate(lines) if line.startswith("Filesystem")), default=-1)
-    return " ".join(lines[heading + 1 :]).strip()
 
 
 def _bytes_or_files(text: str, unit: int) -> int | None:

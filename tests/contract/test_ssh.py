@@ -56,7 +56,6 @@ def test_a_refused_key_is_named_with_what_the_host_allows(lab_host: Any, lab: An
 def busy(configured: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Busy]:
     """Makes the host py36-bash behind an sshd that drops the first connections, as with MaxStartups."""
     monkeypatch.setattr("clusterfn.hosts.transports.base.PAUSES_S", (0.01, 0.02, 6.0))
-    monkeypatch.setattr("clusterfn.hosts.transports.paramiko.BUSY_PAUSES_S", (0.01, 0.02, 6.0))
     opened: list[BusySshd] = []
 
     def make(drops: int) -> tuple[Any, BusySshd]:

@@ -249,7 +249,6 @@ REFUSALS = {
 def impatient(monkeypatch: pytest.MonkeyPatch, lab: Any, tmp_path: Path) -> Path:
     """An ssh configuration by which cables are given up soon, and transports that ask a busy sshd again at once."""
     monkeypatch.setattr("clusterfn.hosts.transports.base.PAUSES_S", (0.01,))
-    monkeypatch.setattr("clusterfn.hosts.transports.paramiko.BUSY_PAUSES_S", (0.01,))
     path = tmp_path / "ssh_config"
     path.write_text(f"Host cable*\nConnectTimeout 1\nMatch all\n{lab.ssh_config.read_text()}")
     return path

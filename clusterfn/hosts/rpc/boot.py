@@ -146,15 +146,12 @@ def _start(stream: Stream, host: Host, python: str, first: bytes) -> AgentStream
         is_late, cause = time.monotonic() - asked_at >= HELLO_S, stream.cause()
         how = f"did not answer within {HELLO_S:g} s" if is_late else f"ended before its hello: {cause}"
         raise _ended(cause, f"The agent on {host.name} {how}", host=host.name, evidence=_lines(stream.stderr()))
-    return _check_greeting(stream, host, reader, answer[0], printed)
-
-
-def _check_greeting(stream: Stream, host: Host, reader: FrameReader, answer: Header, printed: bytes) -> AgentStream:
-    if answer["id"] != HELLO_ID or not answer.get("end"):
-        raise no_frame("it is not an answer to the first request", repr(answer).encode())
-    if not answer.get("ok"):
-        raise error_of(host, answer["error"])
-    return AgentStream(stream, reader, answer, printed[:NOISE_SHOWN].decode(errors="replace"))
+    hello, _ = answer
+    if hello["id"] != HELLO_ID or not hello.get("end"):
+        raise no_frame("it is not an answer to the first request", repr(hello).encode())
+    if not hello.get("ok"):
+        raise error_of(host, hello["error"])
+    return AgentStream(stream, reader, hello, printed[:NOISE_SHOWN].decode(errors="replace"))
 
 
 def preface(python: str, marker: str) -> bytes:

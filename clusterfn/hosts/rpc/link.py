@@ -76,10 +76,6 @@ class Link:
     Args:
         opener: Makes a stream whose agent has said hello.
         opened: The first one.
-
-    Attributes:
-        line: The stream as it is now.
-        state: The state of the connection.
     """
 
     def __init__(self, host: Host, opener: Callable[[], AgentStream], opened: AgentStream) -> None:
@@ -191,14 +187,8 @@ class Link:
         """
         if not self.usable() or self.answers_here():
             return True
-        with self.line.changed:
-            return self.line.changed.wait_for(
-                lambda: (
-                    self.line.over is not None
-                    or (len(self._requests.unsent) < MOST_UNSENT and not self._sender.is_full())
-                ),
-                within_s,
-            )
+        unsent, sender = self._requests.unsent, self._sender
+        return self.line.wait_until(lambda: len(unsent) < MOST_UNSENT and not sender.is_full(), within_s)
 
     def on_state(self, listener: Callable[[ConnectionState], None]) -> Callable[[], object]:
         """Call `listener` when the connection breaks and when it is back, on the reader thread.
@@ -271,7 +261,7 @@ class Link:
                 if not request.resend():
                     del self._requests[request.id]
             # Reconnect only when a request needs the host: an idle program should not keep connecting.
-            self.line.changed.wait_for(lambda: len(self._requests) or self.line.over is not None)
+            self.line.wait_until(lambda: bool(self._requests))
         self._set_state("reconnecting", cause)
         while self.line.over is None and not self._try_to_connect(waits):
             waits = min(waits + 1, MOST_WAITS)
@@ -280,9 +270,7 @@ class Link:
 
     def _try_to_connect(self, waits: int) -> bool:
         """Try once; return whether to stop: connected, refused for good, or closed."""
-        with self.line.changed:
-            self.line.changed.wait_for(lambda: self.line.over is not None, pause_s(waits))
-        if self.line.over is not None:
+        if self.line.wait_until(lambda: False, pause_s(waits)):
             return True
         try:
             opened = self._tries.once(self._opener)
@@ -318,11 +306,8 @@ class Link:
         for request in refused:
             request.fail(self._needs_you)
         while self.line.over is None and not self._is_held():
-            with self.line.changed:
-                # A request that was sent meanwhile has found a held connection: otherwise it would have been rejected.
-                self.line.changed.wait_for(
-                    lambda: self.line.over is not None or bool(self._requests.unsent), LOCAL_LOOK_S
-                )
+            # A request that was sent meanwhile has found a held connection: otherwise it would have been rejected.
+            self.line.wait_until(lambda: bool(self._requests.unsent), LOCAL_LOOK_S)
         self._needs_you = None
         if self.line.over is None and not held_before:
             self._set_state("reconnecting", "another process has logged in again")
@@ -341,17 +326,18 @@ class Link:
             # Drop frames for the old agent first. The requests below are queued again, as the new agent needs them.
             self._sender.forget()
             self._requests.unsent.clear()
-            skipped = [(request, self._requests.failed_before(request)) for request in self._requests.values()]
-            for request, failed in skipped:
+            skipped = []
+            for request in list(self._requests.values()):
+                failed = self._requests.failed_before(request)
                 if failed is None:
                     self._sender.send(request)
-                else:
-                    # A request that this one depends on was cancelled meanwhile. The
-                    # new agent cannot know that, so fail it here.
-                    self._requests.remove(request.id, failed)
+                    continue
+                # A request that this one depends on was cancelled meanwhile. The new agent cannot know that, so fail it
+                # here, and with it those that depend on it.
+                self._requests.remove(request.id, failed)
+                skipped.append((request, failed))
         for request, failed in skipped:
-            if failed is not None:
-                request.fail(error_of(self.host, failed))
+            request.fail(error_of(self.host, failed))
         if is_open:
             self._set_state("connected")
         else:

@@ -109,6 +109,11 @@ class LinkStream:
                 self.connected = False
         self.hang_up(opened)
 
+    def wait_until(self, holds: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Wait until this holds, or the link is closed; return False if neither is so after that time."""
+        with self.changed:
+            return self.changed.wait_for(lambda: self.over is not None or holds(), timeout_s)
+
     def hang_up(self, opened: AgentStream) -> None:
         """Close a stream; this may block for as long as closing takes."""
         try:
@@ -154,7 +159,6 @@ class RequestSender:
     """Sends requests before the chunks of transfers, which take turns.
 
     Args:
-        line: The stream.
         is_open: Whether the request of that number is still wanted.
         give_up: Ends a request with an error of this side.
     """

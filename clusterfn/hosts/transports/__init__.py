@@ -12,28 +12,21 @@ __all__ = ["Asker", "Stream", "Transport", "can_hold", "is_held", "transport_for
 
 
 def transport_for(host: Host) -> Transport:
-    """Return the transport that the host's configuration asks for."""
-    if host.is_this_machine:
-        return LocalTransport(host.name)
-    # Imported late, here and below, because importing all of SSH takes a tenth of a second.
-    from clusterfn.hosts.transports.shared_login import ReusingTransport
-
-    return ReusingTransport(host, _own_transport(host))
-
-
-def _own_transport(host: Host) -> Transport:
-    """Return what makes a new connection by SSH.
+    """Return the transport that the host's configuration asks for.
 
     `transport: auto` is the system's ssh, which does all that the user's configuration asks for. Where it is missing,
     and on Windows, where it cannot ask a person for us, paramiko takes its place.
     """
-    from clusterfn.hosts.transports import openssh
+    if host.is_this_machine:
+        return LocalTransport(host.name)
+    # Imported late, here and below, because importing all of SSH takes a tenth of a second.
+    from clusterfn.hosts.transports import openssh, shared_login
 
     if host.transport == "openssh" or (host.transport == "auto" and openssh.has_ssh() and sys.platform != "win32"):
-        return openssh.OpensshTransport(host)
+        return shared_login.ReusingTransport(host, openssh.OpensshTransport(host))
     from clusterfn.hosts.transports.paramiko import ParamikoTransport
 
-    return ParamikoTransport(host)
+    return shared_login.ReusingTransport(host, ParamikoTransport(host))
 
 
 def is_held(host: Host) -> bool:

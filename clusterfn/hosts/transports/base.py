@@ -79,14 +79,12 @@ def closed_on_failure(close: Callable[[], object]) -> Iterator[None]:
         raise
 
 
-def open_with_retries(
-    open_once: Callable[[], T], causes: tuple[type[BaseException], ...], pauses_s: Sequence[float], within_s: float
-) -> T:
+def open_with_retries(open_once: Callable[[], T], causes: tuple[type[BaseException], ...], within_s: float) -> T:
     """Call `open_once`; retry after each pause if it met one of these causes of an `Unreachable` within that time.
 
     A ConnectionResetError shows that a busy sshd hung up at once, a ConnectionAbortedError that something was killed.
     """
-    for pause in pauses_s:
+    for pause in PAUSES_S:
         began = time.monotonic()
         try:
             return open_once()
@@ -99,11 +97,7 @@ def open_with_retries(
 
 
 class ProcessStream:
-    """A started process; see `Stream`. A thread reads its stderr, whose last words are kept.
-
-    Attributes:
-        process: The process itself.
-    """
+    """A started process; see `Stream`. A thread reads its stderr, whose last words are kept."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         self.process = subprocess.Popen(

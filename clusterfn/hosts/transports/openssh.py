@@ -72,7 +72,7 @@ class OpensshTransport(Transport):
             with AskPass(asker, self.host.name) as asking:
                 return started(self.host, settings, OpensshStream(argv(settings, command, asks=True), asking))
 
-        return base.open_with_retries(open_once, (ConnectionResetError,), base.PAUSES_S, base.PAUSES_S[-1])
+        return base.open_with_retries(open_once, (ConnectionResetError,), base.PAUSES_S[-1])
 
 
 def started(host: Host, settings: Settings, stream: OpensshStream) -> OpensshStream:
@@ -283,11 +283,7 @@ def patience_s(settings: Settings) -> float:
 
 
 def argv(settings: Settings, command: str, *, asks: bool = False) -> list[str]:
-    """Build the ssh command for a stream, which uses the user's own ControlMaster if one is open.
-
-    Args:
-        asks: Whether it may ask for passwords and codes.
-    """
+    """Build the ssh command for a stream, as `line`; it uses the user's own ControlMaster if one is open."""
     # On Windows, ssh has no ControlMaster, and fails with a ControlPath.
     mux = ["ControlMaster=no", *(["ControlPath=none"] if sys.platform == "win32" else [])]
     return line(settings, mux, command, asks=asks)

@@ -19,19 +19,17 @@ import paramiko
 from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.hosts.transports import base, host_keys, ssh_errors
-from clusterfn.hosts.transports.base import SSH_PROBE_S, Stream, Transport
+from clusterfn.hosts.transports.base import SSH_PROBE_S, STDERR_KEPT, Stream, Transport
 from clusterfn.hosts.transports.paramiko_login import log_in
 from clusterfn.hosts.transports.prompts import Asker
 from clusterfn.hosts.transports.ssh_config import Settings, jumps, refuse_unmet, resolve
 
-STDERR_KEPT = 8192
 # The bytes of one packet. paramiko copies what is left of a longer text for each packet of it.
 _PACKET = 32 * 2**10 - 64
 STATUS_S = 10.0
 # A ProxyJump may lead back to a host before it.
 HOPS = 8
 LOG = "clusterfn.ssh"
-BUSY_PAUSES_S = base.PAUSES_S
 _JOIN_S = 1.0
 # paramiko raises these where a busy sshd drops a connection: it misses the banner, or gets a reset.
 HUNG_UP = (EOFError, ConnectionResetError, paramiko.SSHException)
@@ -120,7 +118,7 @@ def connect(host: Host, settings: Settings, asker: Asker | None = None) -> list[
             _connect(host, settings, hops, asker=asker)
         return hops
 
-    return base.open_with_retries(connect_once, HUNG_UP, BUSY_PAUSES_S, BUSY_PAUSES_S[-1])
+    return base.open_with_retries(connect_once, HUNG_UP, base.PAUSES_S[-1])
 
 
 def session(host: Host, settings: Settings, ssh: paramiko.Transport, command: str) -> paramiko.Channel:

@@ -6,6 +6,7 @@ passed on and kept nowhere.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import getpass
 import os
@@ -104,17 +105,14 @@ def is_asking() -> bool:
 def _has_terminal() -> bool:
     if sys.platform == "win32":
         return sys.stdin is not None and sys.stdin.isatty()
-    try:
+    with contextlib.suppress(OSError):
         tty = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
-    except OSError:
-        return False
-    try:
-        # A process in the background would be stopped as soon as it reads from the terminal.
-        return os.tcgetpgrp(tty) == os.getpgrp()
-    except OSError:
-        return False
-    finally:
-        os.close(tty)
+        try:
+            # A process in the background would be stopped as soon as it reads from the terminal.
+            return os.tcgetpgrp(tty) == os.getpgrp()
+        finally:
+            os.close(tty)
+    return False
 
 
 if sys.platform == "win32":

@@ -100,7 +100,8 @@ def all_held() -> Iterator[HeldConnection]:
 
 
 def _lives(held: HeldConnection) -> bool:
-    alive = _is_alive(held)
+    """Whether its process and its socket exist; if not, remove its record. A question to it would count as use."""
+    alive = Path(held.address).is_socket() and held_connections.is_running(held.pid)
     if not alive:
         held_connections.forget_record(held)
     return alive
@@ -244,7 +245,9 @@ def _open_session(host: Host, settings: Settings, master: HeldConnection, comman
     """
     if _pid(Path(master.address)) is None:
         return None
-    stream = OpensshStream(_through(settings, master, command))
+    # Without its master, ssh would connect and log in by itself. This ProxyCommand prevents that.
+    mux = ["ControlMaster=no", f"ControlPath={master.address}", "ProxyJump=none", "ProxyCommand=false"]
+    stream = OpensshStream(openssh.line(settings, mux, command))
     try:
         return openssh.started(host, settings, stream)
     except HostError as error:
@@ -252,17 +255,6 @@ def _open_session(host: Host, settings: Settings, master: HeldConnection, comman
         if refused:
             raise ssh_errors.unreachable("no more sessions", host, settings, refused) from error
         return None
-
-
-def _through(settings: Settings, master: HeldConnection, command: str) -> list[str]:
-    # Without its master, ssh would connect and log in by itself. This ProxyCommand prevents that.
-    mux = ["ControlMaster=no", f"ControlPath={master.address}", "ProxyJump=none", "ProxyCommand=false"]
-    return openssh.line(settings, mux, command)
-
-
-def _is_alive(master: HeldConnection) -> bool:
-    """Whether its process and its socket exist. Unlike a question to it, this does not count as use."""
-    return Path(master.address).is_socket() and held_connections.is_running(master.pid)
 
 
 def _pid(path: Path) -> int | None:

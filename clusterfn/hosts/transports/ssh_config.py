@@ -133,7 +133,7 @@ def parse_address(text: str, host: Host) -> Address:
 def resolve(host: Host, address: str | None = None) -> Settings:
     """Return how to reach `address` (the host's own if None); raise ConfigError if it cannot be used."""
     target = parse_address(address or host.address or host.name, host)
-    config = _config_of(host)
+    config = str(Path(host.ssh_config).expanduser()) if host.ssh_config else None
     if shutil.which("ssh"):
         return _settings(host, target, _options_by_ssh(host, target, config), config)
     options: Options = {"user": [target.user] if target.user else [], "port": [str(target.port)] if target.port else []}
@@ -191,10 +191,6 @@ def _options_by_ssh(host: Host, target: Address, config: str | None) -> Options:
         key, _, value = line.partition(" ")
         options.setdefault(key.lower(), []).append(value.strip())
     return options
-
-
-def _config_of(host: Host) -> str | None:
-    return str(Path(host.ssh_config).expanduser()) if host.ssh_config else None
 
 
 def _address_options(target: Address) -> tuple[str, ...]:

@@ -152,7 +152,6 @@ def install(host: Host, line: str, asker: Asker) -> Installed:
 
     Args:
         line: The public half.
-        asker: Asks the person.
 
     Raises:
         AuthenticationError: What was typed was not enough.

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from clusterfn.config.spec import Host
-from clusterfn.hosts.connection import HostConnection
+from clusterfn.hosts.connection import HostConnection, Reply
 from tests.fakes.transport import FakeTransport, Handler
-from tests.waiting import WAIT_S
+from tests.waiting import WAIT_S, until
 
 HOST = Host("lab8", "lab8", "bare", "clusterfn.yml:3")
 OK = {"end": True, "ok": True}
@@ -43,3 +43,13 @@ def hold_back(transport: FakeTransport) -> threading.Event:
 
 
 Connected = Callable[[Handler], tuple[HostConnection, FakeTransport]]
+
+
+def refused(connected: Connected, error: Exception) -> tuple[HostConnection, FakeTransport, Reply[None]]:
+    """A connection that has broken while a ping was open; from then on the host refuses each with this error."""
+    connection, transport = connected(silent)
+    asked = connection.ping()
+    until(lambda: transport.program.asked)  # type: ignore[attr-defined]
+    transport.error = error
+    transport.drop()
+    return connection, transport, asked

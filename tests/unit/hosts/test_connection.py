@@ -24,7 +24,7 @@ from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.rpc import boot, link
 from clusterfn.hosts.rpc.frames import FRAME, LONGEST_HEADER, pack
 from tests.fakes.transport import HELLO, FakeStream, FakeTransport, Far, agent
-from tests.unit.hosts.in_memory import HOST, OK, Connected, answering, is_ping, silent
+from tests.unit.hosts.in_memory import HOST, OK, Connected, answering, is_ping, refused, silent
 from tests.waiting import WAIT_S, until
 
 FOLLOWED = Followed("/p", print)
@@ -49,12 +49,7 @@ def test_an_error_of_what_takes_output_ends_no_wait_for_the_outcome(connected: C
 
 def test_where_no_login_can_be_held_a_refused_one_ends_every_wait(connected: Connected, monkeypatch):
     monkeypatch.setattr(link, "can_hold", lambda host: False)
-    connection, transport = connected(silent)
-    asked = connection.ping()
-    until(lambda: transport.program.asked)
-
-    transport.error = AuthenticationError("no", host="lab8")
-    transport.drop()
+    connection, transport, asked = refused(connected, AuthenticationError("no", host="lab8"))
 
     with pytest.raises(AuthenticationError, match="lab8 needs you: the next call or attach asks again; your jobs"):
         asked.result(WAIT_S)
@@ -64,14 +59,10 @@ def test_where_no_login_can_be_held_a_refused_one_ends_every_wait(connected: Con
 def test_a_login_that_is_held_and_does_not_help_is_tried_after_growing_pauses(connected, logged_in, monkeypatch):
     waits: list[int] = []
     monkeypatch.setattr(link, "pause_s", lambda waited: waits.append(waited) or 0.001)
-    connection, transport = connected(silent)
+    logged_in.set()
+    connection, _, _ = refused(connected, AuthenticationError("the held connection is stale", host="lab8"))
     states: list[ConnectionState] = []
     connection.link.on_state(states.append)
-    connection.ping()
-    until(lambda: transport.program.asked)  # type: ignore[attr-defined]
-    logged_in.set()
-    transport.error = AuthenticationError("the held connection is stale", host="lab8")
-    transport.drop()
 
     until(lambda: len(waits) >= 6)
     assert waits[:6] == [0, 1, 2, 3, 4, 5]
@@ -87,11 +78,7 @@ def test_an_ssh_that_cannot_say_which_host_is_meant_ends_no_wait_for_a_person(co
 
     monkeypatch.setattr(link, "is_held", slow)
     monkeypatch.setattr(link, "LOCAL_LOOK_S", 0.001)
-    connection, transport = connected(silent)
-    connection.ping()
-    until(lambda: transport.program.asked)  # type: ignore[attr-defined]
-    transport.error = AuthenticationError("no", host="lab8")
-    transport.drop()
+    connection, _, _ = refused(connected, AuthenticationError("no", host="lab8"))
 
     until(lambda: len(looks) >= 3)
     assert (connection.link.usable(), connection.link.state.name) == (True, "waiting")
@@ -232,17 +219,26 @@ def test_a_host_that_sends_no_frames_after_a_while_is_not_given_up(connected: Co
 
 
 def test_the_reason_of_a_refused_connection_is_not_that_of_its_requests(connected: Connected):
-    connection, transport = connected(silent)
-    asked = connection.ping()
-    until(lambda: transport.program.asked)  # type: ignore[attr-defined]
-    refused = HostError("/root is not safe to use", host="lab8")
-    refused.kind, refused.path = "refused", "/root"
-    transport.error = refused
-    transport.drop()
+    error = HostError("/root is not safe to use", host="lab8")
+    error.kind, error.path = "refused", "/root"
+    _, _, asked = refused(connected, error)
 
     with pytest.raises(HostError, match="not safe to use") as caught:
         asked.result(WAIT_S)
     assert (caught.value.kind, caught.value.path) == ("", "")
+
+
+def test_what_needs_a_request_that_was_cancelled_while_away_is_not_sent_nor_what_needs_that(connected: Connected):
+    connection, transport, _ = refused(connected, Unreachable("away", host="lab8"))
+    until(lambda: connection.link.state.name == "reconnecting")
+    first = connection.run(["a"])
+    second = connection.run(["b"], after=[first])
+    third = connection.run(["c"], after=[second])
+    first.cancel()
+    transport.error = None
+
+    assert ["it was cancelled" in str(reply.exception(WAIT_S)) for reply in (second, third)] == [True, True]
+    assert {header["do"] for header in transport.program.asked} <= {"have", "hello"}  # type: ignore[attr-defined]
 
 
 def test_an_agent_that_starts_and_never_answers_is_given_up(monkeypatch):

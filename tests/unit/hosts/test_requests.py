@@ -14,7 +14,7 @@ from clusterfn import AuthenticationError, HostDiskFull, HostError, Unreachable
 from clusterfn.config.config_file import LOCAL
 from clusterfn.hosts.rpc.frames import FrameReader, Header, error_of, pack
 from tests.fakes.transport import agent
-from tests.unit.hosts.in_memory import OK, Connected, answering, failing, hold_back, is_ping, silent
+from tests.unit.hosts.in_memory import OK, Connected, answering, failing, hold_back, is_ping, refused, silent
 from tests.waiting import WAIT_S, until
 
 
@@ -110,12 +110,7 @@ def test_a_file_that_vanishes_while_it_is_sent_fails_its_put_alone(connected: Co
 
 
 def test_a_refused_login_waits_for_a_person_and_is_not_tried_again(connected: Connected, logged_in: threading.Event):
-    connection, transport = connected(silent)
-    asked = connection.ping()
-    until(lambda: transport.program.asked)
-
-    transport.error = AuthenticationError("no", host="lab8")
-    transport.drop()
+    connection, transport, asked = refused(connected, AuthenticationError("no", host="lab8"))
     until(lambda: connection.link.state.name == "waiting")
     with pytest.raises(
         AuthenticationError, match="connection to lab8 needs you: clusterfn login lab8; your jobs keep running"
