@@ -124,8 +124,10 @@ ARGUMENTS = "arguments.json"
 ITEM_INPUTS = "item_inputs.json"
 # The group that a retry continues, and the indices of its items in that group.
 RETRIED = "retried.json"
-# Of a group that several hosts share: more/<n>-<id> names a group of items that this host has got later.
+# Of a group that several hosts share: more/<n>-<id> names a group of items that this host has got later, and
+# more/closed-<digits> says that a program has ended the whole.
 MORE = "more"
+CLOSED = "closed-"
 # claims/<chunk>, <chunk>.2, ...: the element that runs the chunk or took it over, its first item, and how many it has.
 CLAIMS = "claims"
 # done/<chunk>: each item of this chunk has a line in a journal.

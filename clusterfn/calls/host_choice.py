@@ -77,39 +77,37 @@ def choose(
         HostError: None of them can now.
     """
     name = among[0].options.name or name
-    bound, why = _bound_to(among, given)
-    if bound is not None:
-        console.tell(f"{name} on {bound.host.name} ({why})")
-        return [(bound, True)]
+    for call, why in _bound_to(among, given):
+        console.tell(f"{name} on {call.host.name} ({why})")
+        return [(call, True)]
     every = every and next(_jobs_in(given), None) is None and not among[0].options.resume
     said = _ask_all(among, name, every)
-    able = {host: answer for host, answer in said.items() if isinstance(answer, Outlook)}
-    chosen = list(able) if every else [str(first_to_start(said))]
-    reasons = [
-        f"{host}: {_in_words(answer)}"
-        for host, answer in said.items()
-        if answer != NOW and (every or host not in chosen)
-    ]
-    if not every and (not reasons or said[chosen[0]] != NOW):
-        reasons.insert(0, _in_words(said[chosen[0]]))
-    why = f" ({'; '.join(reasons)})" if reasons else ""
+    first = first_to_start(said)
+    waits_s = {host: answer.wait_s for host, answer in said.items() if isinstance(answer, Outlook)}
+    chosen = [host for host in waits_s if every or host == first]
+    # Of the one that is chosen, only what is not plain.
+    others = [host for host, answer in said.items() if answer != NOW and (every or host != first)]
+    words = [f"{host}: {_in_words(said[host])}" for host in others]
+    if not every and (not words or said[chosen[0]] != NOW):
+        words.insert(0, _in_words(said[chosen[0]]))
+    why = f" ({'; '.join(words)})" if words else ""
     console.tell(f"{name} on {', '.join(chosen)}{why}")
-    return [(call, able[call.host.name].wait_s <= BUILD_S) for call in among if call.host.name in chosen]
+    return [(call, waits_s[call.host.name] <= BUILD_S) for call in among if call.host.name in chosen]
 
 
 def _in_words(answer: Outlook | ClusterfnError) -> str:
     return shortened(answer.words if isinstance(answer, Outlook) else in_one_line(answer.message), _REASON)
 
 
-def _none_can(among: Sequence[CallHost], name: str, said: Said) -> ClusterfnError:
+def _none_can(among: Sequence[CallHost], name: str, errors: Mapping[str, ClusterfnError]) -> ClusterfnError:
     """Return the error where no host can run a call."""
-    errors = {host: error for host, error in said.items() if isinstance(error, ClusterfnError)}
     first = next(iter(errors.values()))
-    if len({(type(error), error.message) for error in errors.values()}) == 1 and isinstance(first, ConfigError):
+    if isinstance(first, ConfigError) and {error.message for error in errors.values()} == {first.message}:
         # The call itself is wrong, and would be for any host.
         return first
-    why = {host: "; ".join([error.message, *error.evidence[:1]]) for host, error in errors.items()}
-    evidence = [f"{host}: {in_one_line(text)}" for host, text in why.items()]
+    evidence = [
+        in_one_line("; ".join([f"{host}: {error.message}", *error.evidence[:1]])) for host, error in errors.items()
+    ]
     if any(isinstance(error, HostError) for error in errors.values()):
         message = f"no host can take {name} now ({among[0].because})"
         hint = "call again later; `clusterfn check HOST` shows what a host lacks"
@@ -118,15 +116,16 @@ def _none_can(among: Sequence[CallHost], name: str, said: Said) -> ClusterfnErro
     return Unsatisfiable(message, stage="submit", evidence=evidence, hint="ask for less, or add a host that has it")
 
 
-def _bound_to(among: Sequence[CallHost], given: Sequence[Any]) -> tuple[CallHost | None, str]:
-    """Return the host on which something lies that the call needs there, and what; None if nothing does."""
+def _bound_to(among: Sequence[CallHost], given: Sequence[Any]) -> Iterator[tuple[CallHost, str]]:
+    """Yield each host on which something lies that the call needs there, and what."""
     by_name = {call.host.name: call for call in among}
     for reference in map(reference_of, _jobs_in(given)):
         if reference.place is not None and reference.host in by_name:
-            return by_name[reference.host], f"the value of {reference.label} is there"
+            yield by_name[reference.host], f"the value of {reference.label} is there"
     resumed = among[0].options.resume
-    on = next((entry.host for entry in history.entries(resumed) if entry.host in by_name), "") if resumed else ""
-    return by_name.get(on), f"the checkpoint of {resumed} is there"
+    for entry in history.entries(resumed) if resumed else ():
+        if entry.host in by_name:
+            yield by_name[entry.host], f"the checkpoint of {resumed} is there"
 
 
 def _jobs_in(value: Any) -> Iterator[JobArgument]:
@@ -140,21 +139,21 @@ def _jobs_in(value: Any) -> Iterator[JobArgument]:
             yield from _jobs_in(member)
 
 
-def _ask_all(among: Sequence[CallHost], name: str, every: bool = False) -> Said:
+def _ask_all(among: Sequence[CallHost], name: str, every: bool) -> Said:
     """Ask all hosts; those that were silent a moment ago only if no other can run the call. Raise if none can.
 
     Args:
         every: Whether the answers of all are awaited, and not only those that may change the choice of one.
     """
-    now = time.monotonic()
-    silent = [call for call in among if _silent_until.get(repr(call.host), 0.0) > now]
+    silent = [call for call in among if _silent_until.get(repr(call.host), 0.0) > time.monotonic()]
     said = _answers_of([call for call in among if call not in silent], name, every)
     if first_to_start(said) is None:
         said.update(_answers_of(silent, name, every))
-    said = {call.host.name: said[call.host.name] for call in among if call.host.name in said}
-    if first_to_start(said) is None:
-        raise _none_can(among, name, said)
-    return said
+    in_order = {call.host.name: said[call.host.name] for call in among if call.host.name in said}
+    errors = {host: answer for host, answer in in_order.items() if isinstance(answer, ClusterfnError)}
+    if len(errors) == len(in_order):
+        raise _none_can(among, name, errors)
+    return in_order
 
 
 def _answers_of(asked: Sequence[CallHost], name: str, every: bool) -> Said:
@@ -175,9 +174,8 @@ def _answers_of(asked: Sequence[CallHost], name: str, every: bool) -> Said:
             # The time of the person who logs in does not count.
             until = time.monotonic() + PATIENCE_S if prompts.is_asking() else until
     said.update({host: HostError(f"no answer within {format_duration(PATIENCE_S)}", host=host) for host in late})
-    for call in asked:
-        if isinstance(said.get(call.host.name), HostError):
-            _silent_until[repr(call.host)] = time.monotonic() + _PASSED_OVER_S
+    until_s = time.monotonic() + _PASSED_OVER_S
+    _silent_until.update({repr(by_name[host].host): until_s for host in said if isinstance(said[host], HostError)})
     return said
 
 
@@ -191,8 +189,7 @@ def ask(chosen: CallHost, name: str) -> Outlook:
 
 def _of_cluster(demand: Demand) -> Outlook:
     scheduler, wait_s = demand.host.scheduler, None
-    command = scheduler.test_command(demand.job)
-    if command:
+    if command := scheduler.test_command(demand.job):
         ran = demand.host.connection.run(command, unset=scheduler.unset, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
         answer = Answer(ran.rc, ran.out.decode("utf-8", "replace"), ran.err.decode("utf-8", "replace"))
         wait_s = scheduler.expected_wait_s(answer)

@@ -16,7 +16,7 @@ from clusterfn.calls import history, remote_state
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_run import GroupRun
 from clusterfn.calls.group_state import GroupState
-from clusterfn.calls.shared_group import PartState, SharedGroup, SharedState
+from clusterfn.calls.shared_group import PartState, SharedGroup, SharedState, notes
 from clusterfn.config import config_file
 from clusterfn.config.host_text import reading
 from clusterfn.config.job_spec import MOST_ITEMS, SPEC_OF_JOB, Group, JobSpec, is_id, read_spec
@@ -136,7 +136,7 @@ def _attach_shared(host: HostState, spec: Mapping[str, Any], results: ResultPoli
 
     def follow_all() -> None:
         _add_later_parts(whole, results)
-        _follow(whole.parts.runs)
+        _follow(list(whole.parts.runs.values()))
 
     follow_all()
     return SharedGroup(whole, follow_all)
@@ -158,9 +158,8 @@ def _add_later_parts(whole: SharedState, results: ResultPolicy) -> None:
     """Add the parts that hosts have got since the beginning, in that order, but for those that are known."""
     found = {}
     for first in whole.parts.first.values():
-        listed = first.host.connection.run(["ls", "-1", posixpath.join(first.folder, layout.MORE)]).result(_TIMEOUT_S)
-        found.update(dict.fromkeys(listed.out.decode("utf-8", "replace").split(), first))
-    known = {run.group.id for run in whole.parts.runs}
+        found.update(dict.fromkeys(notes(first), first))
+    known = {part.id for part in whole.parts.runs}
     for name, first in sorted(found.items(), key=operator.itemgetter(0)):
         job_id = name.partition("-")[2]
         if is_id(job_id) and job_id not in known:

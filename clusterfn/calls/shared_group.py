@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 # A host without a connection for this long is given up, if another one has a connection.
 GONE_S = 60.0
-# A host that gives up nothing is not asked again for so long, and then for twice as long.
-_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 300.0
 _LOOK_S, _TIMEOUT_S = 0.2, 60.0
 
 
@@ -44,16 +42,15 @@ class Load(NamedTuple):
     """What is left of a map on one host.
 
     Attributes:
-        left, waiting: How many of its items have not ended, and how many of these have not begun.
-        per_s: How many have returned in a second so far.
-        gives, takes: Whether it may be asked for items, or get some.
+        left, waiting: How many of its items have not ended, and how many of these it may be asked to give up.
+        per_s: How many have returned in a second so far; 0 where hardly any does, as others would not either.
+        is_there: Whether it has a connection.
     """
 
     left: int
     waiting: int
     per_s: float
-    gives: bool = True
-    takes: bool = True
+    is_there: bool = True
 
 
 def next_giver(by_host: Mapping[str, Load]) -> str | None:
@@ -63,8 +60,9 @@ def next_giver(by_host: Mapping[str, Load]) -> str | None:
         >>> next_giver({"a": Load(0, 0, 20.0), "b": Load(110, 100, 10.0), "c": Load(20, 10, 10.0)})
         'b'
     """
-    is_one_idle = any(load.takes and not load.left for load in by_host.values())
-    takes_s = {name: load.left / max(load.per_s, 1e-9) for name, load in by_host.items() if load.gives and load.waiting}
+    is_one_idle = any(load.is_there and load.per_s and not load.left for load in by_host.values())
+    givers = {name: load for name, load in by_host.items() if load.is_there and load.waiting}
+    takes_s = {name: load.left / max(load.per_s, 1e-9) for name, load in givers.items()}
     return max(takes_s, key=lambda name: takes_s[name], default=None) if is_one_idle else None
 
 
@@ -73,7 +71,7 @@ def next_taker(by_host: Mapping[str, Load]) -> str:
 
     def fitness(name: str) -> tuple[bool, bool, bool, float]:
         load = by_host[name]
-        return load.takes, load.takes or load.gives, not load.left, load.per_s
+        return load.is_there, load.per_s > 0, not load.left, load.per_s
 
     return max(by_host, key=fitness)
 
@@ -94,7 +92,7 @@ class Parts:
 
     Attributes:
         whole: The state of the map.
-        runs: All that was sent of it, in that order.
+        runs: What was sent of it, by its state, in that order.
         first: By host, the part that it got at the beginning, which has the arguments of all items.
         owner: The part that has each item.
         given_up: How items ended that a host has given up, and that no other host has yet.
@@ -104,18 +102,20 @@ class Parts:
     """
 
     def __init__(self, whole: GroupState) -> None:
-        self.runs: list[GroupRun] = []
+        self.runs: dict[GroupState, GroupRun] = {}
         self.first: dict[str, GroupRun] = {}
         self.owner: dict[int, PartState] = {}
         self.given_up: dict[int, ItemOutcome] = {}
         self.given_up_at, self.turn, self.is_closed = 0.0, 0, False
         self.missing: list[ClusterfnError] = []
-        self.whole, self._paused_until, self._pauses = whole, dict[str, float](), dict[str, float]()
+        self.whole, self._old_notes = whole, set[str]()
+        # Those that were asked to give up items, and have not: they have none that no process has taken.
+        self._asked: set[GroupState] = set()
         # It is held while items are sent, so that they are sent before the parts are closed, or never.
         self._sending = threading.Lock()
 
     def add(self, run: GroupRun) -> None:
-        self.runs.append(run)
+        self.runs[run.group] = run
         self.first.setdefault(run.group.host, run)
 
     def give_to(self, part: PartState) -> None:
@@ -129,9 +129,9 @@ class Parts:
         """Take how an item ended, unless another part has it now; one that was given up is kept for another host."""
         if self.owner[index] is not part:
             return
-        error, message = ended.error, conclusion.GIVEN_UP_ITEM.message
-        if ended.state == CANCELLED and isinstance(error, ClusterfnError) and error.message == message:
+        if ended.state == CANCELLED and conclusion.GIVEN_UP_ITEM.message in str(ended.error):
             self.given_up[index], self.given_up_at = ended, time.monotonic()
+            self._asked.discard(part)
             if not self.is_closed:
                 return
         self.whole.end_item(index, ended)
@@ -141,9 +141,14 @@ class Parts:
         for index in set(indices) - self.given_up.keys():
             self.whole.end_item(index, ItemOutcome(DIED, None, error))
 
+    def end_given_up(self) -> None:
+        """End what no host has as it was given up."""
+        for index, ended in list(self.given_up.items()):
+            self.whole.end_item(index, self.given_up.pop(index, ended))
+
     def open(self, host: str = "") -> list[GroupRun]:
         """Return the parts that are not over, or those of one host."""
-        runs = [run for run in list(self.runs) if not run.group.done() and run.group.lost is None]
+        runs = [run for part, run in list(self.runs.items()) if not part.done() and part.lost is None]
         return [run for run in runs if host in ("", run.group.host)]
 
     def close(self, end: Callable[[GroupRun], object]) -> None:
@@ -151,21 +156,25 @@ class Parts:
         self.is_closed = True
         with self._sending:
             # A host that was given up may have come back.
-            runs = self.open() + [run for run in self.runs if run.group.lost is not None]
-        for index, ended in list(self.given_up.items()):
-            self.whole.end_item(index, ended)
-        # Each is asked, whatever the others raise.
+            runs = self.open() + [run for part, run in self.runs.items() if part.lost is not None]
+        self.end_given_up()
+        closed = layout.CLOSED + secrets.token_hex(4)
+        # The last comes first. Each is asked, whatever the others raise.
         with contextlib.ExitStack() as stack:
             for error in self.missing:
                 stack.callback(_raise, error)
             for run in runs:
                 stack.callback(end, run)
+            # Other programs move nothing either.
+            for first in filter(_is_there, self.first.values()):
+                stack.callback(note, first, closed)
 
     def retry(self, failed: Sequence[int]) -> None:
         """Have items that have ended run again, as if their hosts had given them up."""
         if self.missing:
             # What this program could not ask for may run there.
             raise self.missing[0]
+        self._old_notes = {name for first in self.first.values() if _is_there(first) for name in notes(first)}
         self.is_closed = self.whole.is_stopping = False
         self.given_up = {index: ended for index in failed if (ended := self.whole.ended(index)) is not None}
         self.given_up_at = time.monotonic()
@@ -174,22 +183,20 @@ class Parts:
 
     def move_some(self) -> None:
         """Send what was given up to another host; without any, have one give up half of what has not begun there."""
-        by_host = {host: self._load(host) for host in self.first}
+        states = self.whole.states
+        pending: list[GroupState] = [part for index, part in list(self.owner.items()) if states[index] == PENDING]
+        waiting = {run: pending.count(run.group) for run in self.open() if run.group not in self._asked}
+        by_host = {host: self._load(host, waiting) for host in self.first}
         giver = next_giver(by_host)
         if self.given_up:
             # All lines of an answer come together.
             if time.monotonic() > self.given_up_at + _LOOK_S:
-                self._pauses.clear()
-                self._paused_until.clear()
                 self._send_given_up(sorted(self.given_up), next_taker(by_host))
         elif giver is not None:
-            pause_s = self._pauses[giver] = min(_LONGEST_PAUSE_S, 2 * self._pauses.get(giver, _PAUSE_S / 2))
-            self._paused_until[giver] = time.monotonic() + pause_s
-            states = self.whole.states
-            for run in self.open(giver):
-                waiting = sum(part is run.group and states[index] == PENDING for index, part in self.owner.items())
-                if waiting:
-                    exit_flush.await_at_exit(loop.start(self._see_moved(run, math.ceil(waiting / 2))))
+            for run, count in waiting.items():
+                if count and run.group.host == giver:
+                    self._asked.add(run.group)
+                    exit_flush.await_at_exit(loop.start(self._see_moved(run, math.ceil(count / 2))))
 
     async def _see_moved(self, run: GroupRun, most: int) -> None:
         """Have these items given up, and wait until `move_some` has sent them: a program may end meanwhile."""
@@ -197,44 +204,33 @@ class Parts:
         while self.given_up and not self.is_closed:
             await asyncio.sleep(_LOOK_S)
 
-    def _load(self, host: str) -> Load:
-        """Return what is left on a host."""
+    def _load(self, host: str, waiting: Mapping[GroupRun, int]) -> Load:
+        """Return what is left on a host; `waiting` counts what has not begun of each part that may be asked for it."""
         states = self.whole.states
         counts = collections.Counter(states[index] for index, part in list(self.owner.items()) if part.host == host)
-        is_there = _link_of(self.first[host]).name == "connected"
-        gives = is_there and time.monotonic() >= self._paused_until.get(host, 0.0)
-        per_s = counts[RETURNED] / (time.monotonic() - self.whole.submitted_at)
-        left = counts[PENDING] + counts[RUNNING]
-        # On a host where hardly anything returns, nothing else would.
-        takes = is_there and 2 * counts[RETURNED] > sum(counts.values()) - left
-        return Load(left, counts[PENDING], per_s, gives, takes)
+        left, returned = counts[PENDING] + counts[RUNNING], counts[RETURNED]
+        works = 2 * returned > sum(counts.values()) - left
+        per_s = returned / (time.monotonic() - self.whole.submitted_at) if works else 0.0
+        may_give = sum(count for run, count in waiting.items() if run.group.host == host)
+        return Load(left, may_give, per_s, _is_there(self.first[host]))
 
     def _send_given_up(self, indices: Sequence[int], host: str) -> None:
+        """Send these items to that host, from its own copy, unless a program has ended the map."""
+        first, job_id = self.first[host], secrets.token_hex(8)
         try:
             with self._sending:
-                if self._was_stopped_elsewhere(self.first[host]):
-                    self.is_closed = True
-                    for index in indices:
-                        self.whole.end_item(index, self.given_up.pop(index))
-                elif not self.is_closed:
-                    self._send(indices, host, f"from {self.owner[indices[0]].host}")
+                ends = [name for name in notes(first) if name.startswith(layout.CLOSED)]
+                self.is_closed = self.is_closed or not self._old_notes.issuperset(ends)
+                if self.is_closed:
+                    self.end_given_up()
+                    return
+                # Who attaches later finds the part by this file, so the file comes first.
+                note(first, f"{len(self.runs):06d}-{job_id}")
+                self.add(retry_items(first, indices, job_id, f"from {self.owner[indices[0]].host}"))
         except ClusterfnError as error:
             for index in indices:
                 self.given_up.pop(index, None)
             self.lose(indices, error)
-
-    def _was_stopped_elsewhere(self, first: GroupRun) -> bool:
-        """Whether another program has stopped the map; `first` is on the host that is to get items."""
-        cancel = posixpath.join(first.folder, layout.CANCEL)
-        return first.host.connection.have([cancel]).result(_TIMEOUT_S)[0]
-
-    def _send(self, indices: Sequence[int], host: str, why: str) -> None:
-        """Send these items to that host, from its own copy."""
-        first, job_id = self.first[host], secrets.token_hex(8)
-        # Who attaches later finds the part by this file, so the file comes first.
-        name = posixpath.join(first.folder, layout.MORE, f"{len(self.runs):06d}-{job_id}")
-        first.host.connection.put(name, b"").result(_TIMEOUT_S)
-        self.add(retry_items(first, indices, job_id, why))
 
     def fail_gone(self) -> None:
         """Give up a host that has had no connection for long, while another one has had one for as long."""
@@ -247,8 +243,23 @@ class Parts:
                 run.group.fail(HostError(message, host=host, job=run.group.id, hint=hint))
 
 
+def note(first: GroupRun, name: str) -> None:
+    """Note on its host what has become of a map since that got its first part."""
+    first.host.connection.put(posixpath.join(first.folder, layout.MORE, name), b"").result(_TIMEOUT_S)
+
+
+def notes(first: GroupRun) -> list[str]:
+    """Return what programs have noted there, in that order."""
+    answer = first.host.connection.run(["ls", "-1", posixpath.join(first.folder, layout.MORE)]).result(_TIMEOUT_S)
+    return answer.out.decode("utf-8", "replace").split()
+
+
 def _raise(error: BaseException) -> None:
     raise error
+
+
+def _is_there(run: GroupRun) -> bool:
+    return _link_of(run).name == "connected"
 
 
 def _link_of(run: GroupRun) -> ConnectionState:
@@ -270,8 +281,7 @@ async def move(parts: Parts, work: Callable[[], object]) -> None:
                 await loop.in_thread(work, "clusterfn-shared-map")
         if parts.given_up and time.monotonic() > parts.given_up_at + GONE_S:
             # Who had them given up has not sent them, but may have been stopped itself for a while.
-            for index, ended in list(parts.given_up.items()):
-                parts.whole.end_item(index, parts.given_up.pop(index, ended))
+            parts.end_given_up()
 
 
 class SharedState(GroupState):
@@ -355,7 +365,6 @@ class SharedGroup(JobGroup[R, E]):
 
     def _run_of(self, index: int) -> GroupRun:
         owner = self._parts.owner[index]
-        for run in self._parts.runs:
-            if run.group is owner:
-                return run
-        raise ClusterfnError(f"{owner.host} could not be reached", host=owner.host, job=owner.id)
+        if owner not in self._parts.runs:
+            raise ClusterfnError(f"{owner.host} could not be reached", host=owner.host, job=owner.id)
+        return self._parts.runs[owner]

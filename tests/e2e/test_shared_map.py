@@ -133,6 +133,7 @@ def test_failed_items_run_again_and_stop_and_withdraw_are_for_all_hosts(ran):
         getattr(group, end)()
         assert group.wait(100) and group.state == "CANCELLED"
         assert len(list(folder.iterdir())) < 150
+        assert group.retry_failed().wait(150) and group.state == "RETURNED"
 
 
 def test_what_an_item_raises_is_its_own_whatever_it_says(ran):

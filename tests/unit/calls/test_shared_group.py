@@ -31,14 +31,12 @@ def test_items_go_from_the_host_that_would_take_longest_to_one_that_has_nothing_
     loads = {}
     for name in "abcd":
         left = chance.choice([0, 0, 1, 7, 90])
-        loads[name] = Load(
-            left, chance.randint(0, left), chance.choice([0.0, 1.0, 5.0]), *chance.choices([True, False], k=2)
-        )
+        loads[name] = Load(left, chance.randint(0, left), chance.choice([0.0, 1.0, 5.0]), chance.random() < 0.5)
 
     giver, taker = next_giver(loads), next_taker(loads)
 
-    idle = [name for name, load in loads.items() if load.takes and not load.left]
-    givers = {name: load for name, load in loads.items() if load.gives and load.waiting}
+    idle = [name for name, load in loads.items() if load.is_there and load.per_s and not load.left]
+    givers = {name: load for name, load in loads.items() if load.is_there and load.waiting}
     assert (giver is None) == (not idle or not givers)
     if giver is not None:
         takes_s = {name: load.left / (load.per_s or 1e-9) for name, load in givers.items()}
