@@ -39,41 +39,35 @@ _LOOK_S, _TIMEOUT_S = 0.2, 60.0
 
 
 class Load(NamedTuple):
-    """What is left of a map on one host.
+    """What is left of a map on one host. The host with the greatest load is to get what another one has given up.
 
     Attributes:
-        left, waiting: How many of its items have not ended, and how many of these it may be asked to give up.
-        per_s: How many have returned in a second so far; 0 where hardly any does, as others would not either.
         is_there: Whether it has a connection.
+        works: Whether most of what has ended there has returned: others would not either.
+        is_idle: Whether nothing is left.
+        per_s: How many have returned in a second so far.
+        left, waiting: How many items have not ended, and how many of these it may be asked to give up.
     """
 
+    is_there: bool
+    works: bool
+    is_idle: bool
+    per_s: float
     left: int
     waiting: int
-    per_s: float
-    is_there: bool = True
 
 
 def next_giver(by_host: Mapping[str, Load]) -> str | None:
-    """Return which host is to give up items, as another one has nothing left; None if none is.
+    """Return the host that would take longest, which is to give up items if another one has nothing left; else None.
 
     Example:
-        >>> next_giver({"a": Load(0, 0, 20.0), "b": Load(110, 100, 10.0), "c": Load(20, 10, 10.0)})
+        >>> next_giver({"a": Load(True, True, True, 20.0, 0, 0), "b": Load(True, True, False, 10.0, 110, 100)})
         'b'
     """
-    is_one_idle = any(load.is_there and load.per_s and not load.left for load in by_host.values())
+    is_one_idle = any(load.is_there and load.works and load.is_idle for load in by_host.values())
     givers = {name: load for name, load in by_host.items() if load.is_there and load.waiting}
     takes_s = {name: load.left / max(load.per_s, 1e-9) for name, load in givers.items()}
     return max(takes_s, key=lambda name: takes_s[name], default=None) if is_one_idle else None
-
-
-def next_taker(by_host: Mapping[str, Load]) -> str:
-    """Return which host gets the items that another one has given up; one that may not get some only without others."""
-
-    def fitness(name: str) -> tuple[bool, bool, bool, float]:
-        load = by_host[name]
-        return load.is_there, load.per_s > 0, not load.left, load.per_s
-
-    return max(by_host, key=fitness)
 
 
 def shares(count: int, weights: Sequence[float]) -> list[int]:
@@ -191,7 +185,7 @@ class Parts:
         if self.given_up:
             # All lines of an answer come together.
             if time.monotonic() > self.given_up_at + _LOOK_S:
-                self._send_given_up(sorted(self.given_up), next_taker(by_host))
+                self._send_given_up(sorted(self.given_up), max(by_host, key=lambda host: by_host[host]))
         elif giver is not None:
             for run, count in waiting.items():
                 if count and run.group.host == giver:
@@ -210,9 +204,9 @@ class Parts:
         counts = collections.Counter(states[index] for index, part in list(self.owner.items()) if part.host == host)
         left, returned = counts[PENDING] + counts[RUNNING], counts[RETURNED]
         works = 2 * returned > sum(counts.values()) - left
-        per_s = returned / (time.monotonic() - self.whole.submitted_at) if works else 0.0
+        per_s = returned / (time.monotonic() - self.whole.submitted_at)
         may_give = sum(count for run, count in waiting.items() if run.group.host == host)
-        return Load(left, may_give, per_s, _is_there(self.first[host]))
+        return Load(_is_there(self.first[host]), works, not left, per_s, left, may_give)
 
     def _send_given_up(self, indices: Sequence[int], host: str) -> None:
         """Send these items to that host, from its own copy, unless a program has ended the map."""

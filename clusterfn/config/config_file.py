@@ -311,14 +311,11 @@ def _list_of_hosts(key: Value, value: Value, known: Collection[str]) -> list[str
     _check_name(key)
     entry = value.mapping([_ANY], dict.fromkeys(HOST_KEYS, "write it below each host of the list"))[_ANY]
     if key.text == LOCAL.name or entry.kind != "list" or not entry.values:
-        hint = "write the names of hosts, as in lab: {any: [tensor01, tensor02]}"
-        raise entry.error("expected a list of hosts", hint)
+        raise entry.error("expected a list of hosts", "write their names, as in lab: {any: [tensor01, tensor02]}")
     for member in entry.values:
         if member.as_text() not in known:
-            near = did_you_mean(member.text, known)
-            raise member.error(
-                f'there is no host "{member.text}"{near}', "name hosts that this file describes, and no lists of them"
-            )
+            problem = f'there is no host "{member.text}"{did_you_mean(member.text, known)}'
+            raise member.error(problem, "name hosts that this file describes, and no lists of them")
     return [member.text for member in entry.values]
 
 

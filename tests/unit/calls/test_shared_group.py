@@ -8,7 +8,7 @@ import pytest
 
 from clusterfn.calls.conclusion import GIVEN_UP_ITEM, WITHDRAWN_ITEM
 from clusterfn.calls.group_state import ItemOutcome
-from clusterfn.calls.shared_group import Load, PartState, SharedState, next_giver, next_taker, shares
+from clusterfn.calls.shared_group import Load, PartState, SharedState, next_giver, shares
 from clusterfn.errors import Cancelled, HostError
 
 GIVEN_UP = ItemOutcome("CANCELLED", None, Cancelled(GIVEN_UP_ITEM.message))
@@ -31,11 +31,12 @@ def test_items_go_from_the_host_that_would_take_longest_to_one_that_has_nothing_
     loads = {}
     for name in "abcd":
         left = chance.choice([0, 0, 1, 7, 90])
-        loads[name] = Load(left, chance.randint(0, left), chance.choice([0.0, 1.0, 5.0]), chance.random() < 0.5)
+        is_there, works = chance.choices([True, False], k=2)
+        loads[name] = Load(is_there, works, not left, chance.choice([0.0, 1.0, 5.0]), left, chance.randint(0, left))
 
-    giver, taker = next_giver(loads), next_taker(loads)
+    giver, taker = next_giver(loads), max(loads, key=lambda name: loads[name])
 
-    idle = [name for name, load in loads.items() if load.is_there and load.per_s and not load.left]
+    idle = [name for name, load in loads.items() if load.is_there and load.works and not load.left]
     givers = {name: load for name, load in loads.items() if load.is_there and load.waiting}
     assert (giver is None) == (not idle or not givers)
     if giver is not None:
