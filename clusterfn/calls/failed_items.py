@@ -42,7 +42,8 @@ def results_of(group: GroupState) -> list[Any]:
             stage="function",
             evidence=causes(dict(enumerate(errors)), _CAUSES, named=False),
             hint="group.failed has each exception, group.logs(index) what that item printed",
-            log=f"{group.host}:{group.folder}/{layout.ELEMENTS}",
+            # On several hosts there is no such place.
+            log=f"{group.host}:{group.folder}/{layout.ELEMENTS}" if group.queue is not None else None,
         ) from errors[0]
     return [group.end_of(index, None).result for index in range(len(group))]
 

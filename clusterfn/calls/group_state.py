@@ -144,7 +144,7 @@ class GroupState:
     status_since = status
 
     def stop(self) -> None:
-        if not self.done() and self.queue is not None:
+        if not self.done():
             self.end()
             self.is_stopping = True
 

@@ -10,7 +10,6 @@ so far, which only the element knows.
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from clusterfn.bridge import layout
 from clusterfn.bridge.attributes import has_method, signature_of
 from clusterfn.bridge.job_states import SHORT
-from clusterfn.bridge.supervisor.text import counted
+from clusterfn.bridge.supervisor.text import counted, in_one_line
 from clusterfn.calls import history, job_display, leaving, sending, shared_group
 from clusterfn.calls.call import Prepared, complete, hosts_of, name_of
 from clusterfn.calls.demand import demand_of, job_name
@@ -36,7 +35,7 @@ from clusterfn.config.job_spec import Group
 from clusterfn.config.options import Options, unknown
 from clusterfn.config.spec import Resources
 from clusterfn.display import console, labels
-from clusterfn.errors import ClusterfnError, ConfigError
+from clusterfn.errors import ClusterfnError, ConfigError, EnvironmentBuildError, HostError, LockError
 from clusterfn.hosts.connection import TreeFile
 from clusterfn.packing import payload_items
 from clusterfn.packing.dependencies import as_lists
@@ -93,9 +92,8 @@ def run(
     if not calls:
         return JobGroup(GroupState("", name, "", "", 0))
     shares = _share_out(function, calls, constants, options, how)
-    job, kind = shares[0].one.job, shared_group.SharedState if len(shares) > 1 else GroupState
-    hosts = ", ".join(share.one.job.host.name for share in shares)
-    made = kind(job.id, job.name, hosts, layout.job_dir(job.root, job.id), len(calls))
+    job, hosts = shares[0].one.job, ", ".join(share.one.job.host.name for share in shares)
+    made = GroupState(job.id, job.name, hosts, layout.job_dir(job.root, job.id), len(calls))
     made.on_error, made.labels = on_error, names
     made.on_interrupt, made.asked, made.has_value = options.on_interrupt, job.resources, job.has_value
     if not given_labels:
@@ -103,21 +101,23 @@ def run(
     if job.outputs:
         made.outputs_to = Path.cwd() / f"{job.name}-{job.id[:SHORT]}"
         console.tell(f"{job.id[:SHORT]} puts the files of item N into {made.outputs_to.name}/N")
-    if not isinstance(made, shared_group.SharedState):
-        return JobGroup(made, _send(shares[0], made))
+    return JobGroup(made, _send(shares[0], made)) if len(shares) == 1 else _send_to_all(shares, made)
+
+
+def _send_to_all(shares: Sequence[HostShare], whole: GroupState) -> shared_group.SharedGroup[Any, Any]:
+    """Send each host its share; if that fails for one, the others keep theirs, and `retry_failed` gives them that."""
+    parts = shared_group.Parts(whole)
     shared = [(share.one.job.host.name, share.one.job.id, len(share.own)) for share in shares]
     for share in shares:
         job = share.one.job._replace(shared=shared)
-        folder = layout.job_dir(job.root, job.id)
-        part = shared_group.PartState(made, job.id, job.host.name, folder, share.own)
+        part = shared_group.PartState(parts, job.id, job.host.name, layout.job_dir(job.root, job.id), share.own)
         try:
-            made.parts.add(_send(share._replace(one=share.one._replace(job=job)), part))
+            parts.add(_send(share._replace(one=share.one._replace(job=job)), part))
         except ClusterfnError as error:
-            if not made.parts.runs:
+            if not parts.runs:
                 raise
-            # The other hosts have their shares, and `retry_failed` gives them this one.
-            made.parts.lose(share.own, error)
-    return shared_group.SharedGroup(made)
+            parts.lose(share.own, error)
+    return shared_group.SharedGroup(parts)
 
 
 class HostShare(NamedTuple):
@@ -138,23 +138,33 @@ def _share_out(
 ) -> list[HostShare]:
     """Share out the items by how many each host can run at a time; raise as `run`.
 
-    That is one if it would wait, and a mean number if only its scheduler knows.
+    That is one if it would wait, and a mean number if only its scheduler knows. Of several hosts, one for which nothing
+    can be prepared is passed over.
     """
     # Items that run one at a time need one place.
     in_turns = how.asks_for_turns(len(calls)) or min(len(calls), how.max_parallel) == 1
     chosen = hosts_of(options, name_of(function), [calls, constants], every=not in_turns)
-    prepared = [_prepare(function, calls, constants, call_host) for call_host, _ in chosen]
-    if len(prepared) == 1:
-        return [_share(*prepared[0], range(len(calls)), how)]
-    machines = {place: one for place, (one, _) in enumerate(prepared) if not one.host.scheduler.has_nodes}
-    rooms = {place: machine_capacity(one.host, one.job.resources).room() for place, one in machines.items()}
-    mean = sum(rooms.values()) / len(rooms) if rooms else 1
-    weights = [rooms.get(place, mean) if starts else 1 for place, (_, starts) in enumerate(chosen)]
-    at_once = shared_group.shares(how.max_parallel, weights)
-    counts = shared_group.shares(len(calls), [most and weight for most, weight in zip(at_once, weights)])
-    ends = list(itertools.accumulate(counts))
-    owned = zip(prepared, map(range, [0, *ends], ends), at_once)
-    return [_share(*one, own, replace(how, max_parallel=most)) for one, own, most in owned if own]
+    prepared: list[tuple[Prepared, payload_items.Items, int | None]] = []
+    for call_host, starts in chosen:
+        try:
+            one, packed = _prepare(function, calls, constants, call_host)
+        except (EnvironmentBuildError, HostError, LockError) as error:
+            if not prepared and call_host is chosen[-1][0]:
+                raise
+            console.warn(f"{call_host.host.name} gets none of the items: {in_one_line(error.message)}")
+            continue
+        is_cluster = one.host.scheduler.has_nodes
+        room = None if is_cluster else machine_capacity(one.host, one.job.resources).room()
+        prepared.append((one, packed, room if starts else 1))
+    rooms = [room for _, _, room in prepared if room] or [1]
+    weights = [room or sum(rooms) / len(rooms) for _, _, room in prepared]
+    at_once = [len(some) for some in shared_group.shares(how.max_parallel, weights)]
+    owned = shared_group.shares(len(calls), [most and weight for most, weight in zip(at_once, weights)])
+    return [
+        _share(one, packed, own, replace(how, max_parallel=most))
+        for (one, packed, _), own, most in zip(prepared, owned, at_once)
+        if own
+    ]
 
 
 def _share(one: Prepared, packed: payload_items.Items, own: range, how: MapOptions) -> HostShare:

@@ -16,7 +16,7 @@ from clusterfn.calls import history, remote_state
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_run import GroupRun
 from clusterfn.calls.group_state import GroupState
-from clusterfn.calls.shared_group import PartState, SharedGroup, SharedState, notes
+from clusterfn.calls.shared_group import Parts, PartState, SharedGroup, notes
 from clusterfn.config import config_file
 from clusterfn.config.host_text import reading
 from clusterfn.config.job_spec import MOST_ITEMS, SPEC_OF_JOB, Group, JobSpec, is_id, read_spec
@@ -119,27 +119,27 @@ def _attach_shared(host: HostState, spec: Mapping[str, Any], results: ResultPoli
         hosts, ids, counts = zip(*parts)
         if min(counts) < 0 or sum(counts) > MOST_ITEMS or not all(map(is_id, ids)):
             raise ValueError("its parts")
-    whole = SharedState(ids[0], spec["name"], ", ".join(hosts), layout.job_dir(host.root, ids[0]), sum(counts))
+    whole = GroupState(ids[0], spec["name"], ", ".join(hosts), layout.job_dir(host.root, ids[0]), sum(counts))
     whole.labels, whole.arguments, *_ = _about(host, dict(zip(hosts, ids)).get(host.settings.name, ids[0]))
     whole.sent_here, whole.has_value = False, bool(spec.get("has_value", True))
-    known = config_file.load()
+    shared, known = Parts(whole), config_file.load()
     sent_with = dict(pair for entry in history.entries(ids[0]) for pair in history.hosts_sent_with(entry).items())
     for (host_name, job_id, count), end in zip(parts, itertools.accumulate(counts)):
-        part = PartState(whole, job_id, host_name, "", range(end - count, end))
+        part = PartState(shared, job_id, host_name, "", range(end - count, end))
         try:
             settings = sent_with.get(host_name) or known.resolve(host_name)[0]
             there = host if host_name == host.settings.name else open_host(settings)
             _add_part(there, part, None, results)
         except ClusterfnError as error:
-            whole.parts.missing.append(error)
-            whole.parts.lose(part.own, error)
+            shared.missing.append(error)
+            shared.lose(part.own, error)
 
     def follow_all() -> None:
-        _add_later_parts(whole, results)
-        _follow(list(whole.parts.runs.values()))
+        _add_later_parts(shared, results)
+        _follow(list(shared.runs.values()))
 
     follow_all()
-    return SharedGroup(whole, follow_all)
+    return SharedGroup(shared, follow_all)
 
 
 def _add_part(host: HostState, part: PartState, first: GroupRun | None, results: ResultPolicy) -> GroupRun:
@@ -148,23 +148,23 @@ def _add_part(host: HostState, part: PartState, first: GroupRun | None, results:
     (spec,) = remote_files.read_each(host.connection, [posixpath.join(part.folder, layout.SPEC)])
     with reading(host.settings.name, SPEC_OF_JOB):
         job = JobSpec.from_json(read_spec(spec or b""), host.settings, host.connection.facts.python)
-    part.whole.asked = part.asked = job.resources
+    part.parts.whole.asked = part.asked = job.resources
     run = GroupRun(host, job._replace(results=results), part, _limits(host, job), first)
-    part.whole.parts.add(run)
+    part.parts.add(run)
     return run
 
 
-def _add_later_parts(whole: SharedState, results: ResultPolicy) -> None:
+def _add_later_parts(shared: Parts, results: ResultPolicy) -> None:
     """Add the parts that hosts have got since the beginning, in that order, but for those that are known."""
     found = {}
-    for first in whole.parts.first.values():
+    for first in shared.first.values():
         found.update(dict.fromkeys(notes(first), first))
-    known = {part.id for part in whole.parts.runs}
+    known = {part.id for part in shared.runs}
     for name, first in sorted(found.items(), key=operator.itemgetter(0)):
         job_id = name.partition("-")[2]
         if is_id(job_id) and job_id not in known:
             *_, of, own = _about(first.host, job_id)
             # It may be on its way.
             if of:
-                part = PartState(whole, job_id, first.group.host, "", sorted(map(whole.at, own)))
+                part = PartState(shared, job_id, first.group.host, "", sorted(map(shared.whole.at, own)))
                 _add_part(first.host, part, first, results)

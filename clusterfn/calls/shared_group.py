@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import functools
 import math
 import posixpath
 import secrets
@@ -70,15 +71,15 @@ def next_giver(by_host: Mapping[str, Load]) -> str | None:
     return max(takes_s, key=lambda name: takes_s[name], default=None) if is_one_idle else None
 
 
-def shares(count: int, weights: Sequence[float]) -> list[int]:
+def shares(count: int, weights: Sequence[float]) -> list[range]:
     """Divide so many items by these weights.
 
     Example:
         >>> shares(10, [8, 4, 0.5])
-        [6, 4, 0]
+        [range(0, 6), range(6, 10), range(10, 10)]
     """
     bounds = [round(count * sum(weights[:place]) / sum(weights)) for place in range(len(weights) + 1)]
-    return [end - begin for begin, end in zip(bounds, bounds[1:])]
+    return list(map(range, bounds, bounds[1:]))
 
 
 class Parts:
@@ -92,7 +93,6 @@ class Parts:
         given_up: How items ended that a host has given up, and that no other host has yet.
         is_closed: Whether no item moves any more.
         missing: Why a host could not be reached when this program attached.
-        turn: Counts who has moved the items: a retry begins another turn.
     """
 
     def __init__(self, whole: GroupState) -> None:
@@ -100,13 +100,14 @@ class Parts:
         self.first: dict[str, GroupRun] = {}
         self.owner: dict[int, PartState] = {}
         self.given_up: dict[int, ItemOutcome] = {}
-        self.given_up_at, self.turn, self.is_closed = 0.0, 0, False
+        self.given_up_at, self.is_closed = 0.0, False
         self.missing: list[ClusterfnError] = []
-        self.whole, self._old_notes = whole, set[str]()
+        self.whole, self._old_notes, self._turn = whole, set[str](), 0
         # Those that were asked to give up items, and have not: they have none that no process has taken.
         self._asked: set[GroupState] = set()
         # It is held while items are sent, so that they are sent before the parts are closed, or never.
         self._sending = threading.Lock()
+        whole.end = functools.partial(self.close, lambda run: run.group.stop())
 
     def add(self, run: GroupRun) -> None:
         self.runs[run.group] = run
@@ -174,6 +175,25 @@ class Parts:
         self.given_up_at = time.monotonic()
         self.whole.reopen(failed)
         self.whole.shown = len(self.whole) - len(failed)
+        loop.begin(self.follow(self.move_some))
+
+    async def follow(self, work: Callable[[], object]) -> None:
+        """Move items between the hosts until all have ended: `move_some`, or follow another process that does."""
+        self._turn += 1
+        turn = self._turn
+        # A retry may begin another turn before this one has seen that all items had ended.
+        while not self.whole.done() and turn == self._turn:
+            await asyncio.sleep(_LOOK_S)
+            self.fail_gone()
+            reasons = [f"{run.group.host}: {run.group.reason}" for run in self.open() if run.group.reason]
+            self.whole.set_reason("; ".join(reasons))
+            is_one_idle = any(not self.open(host) for host in self.first)
+            if not self.is_closed and (self.given_up or is_one_idle):
+                with contextlib.suppress(ClusterfnError):
+                    await loop.in_thread(work, "clusterfn-shared-map")
+            if self.given_up and time.monotonic() > self.given_up_at + GONE_S:
+                # Who had them given up has not sent them, but may have been stopped itself for a while.
+                self.end_given_up()
 
     def move_some(self) -> None:
         """Send what was given up to another host; without any, have one give up half of what has not begun there."""
@@ -261,74 +281,37 @@ def _link_of(run: GroupRun) -> ConnectionState:
     return run.host.connection.link.state if run.host.is_connected else ConnectionState("closed", 0.0)
 
 
-async def move(parts: Parts, work: Callable[[], object]) -> None:
-    """Move items between the hosts until all have ended: `Parts.move_some`, or follow another process that does."""
-    parts.turn += 1
-    turn = parts.turn
-    # A retry may begin another turn before this one has seen that all items had ended.
-    while not parts.whole.done() and turn == parts.turn:
-        await asyncio.sleep(_LOOK_S)
-        parts.fail_gone()
-        is_one_idle = any(not parts.open(host) for host in parts.first)
-        if not parts.is_closed and (parts.given_up or is_one_idle):
-            with contextlib.suppress(ClusterfnError):
-                await loop.in_thread(work, "clusterfn-shared-map")
-        if parts.given_up and time.monotonic() > parts.given_up_at + GONE_S:
-            # Who had them given up has not sent them, but may have been stopped itself for a while.
-            parts.end_given_up()
-
-
-class SharedState(GroupState):
-    """The whole of a map on several hosts, which has its `parts`."""
-
-    def __init__(self, group_id: str, name: str, host: str, folder: str, count: int) -> None:
-        super().__init__(group_id, name, host, folder, count)
-        self.parts = Parts(self)
-
-    @property
-    def reason(self) -> str:
-        return "; ".join(f"{run.group.host}: {run.group.reason}" for run in self.parts.open() if run.group.reason)
-
-    def stop(self) -> None:
-        def stop(run: GroupRun) -> None:
-            run.group.is_stopping = True
-            run.stop()
-
-        self.is_stopping = True
-        self.parts.close(stop)
-
-
 class PartState(GroupState):
     """One part of a map on several hosts: these items, by their indices in the whole. The others count as ended."""
 
-    def __init__(self, whole: SharedState, part_id: str, host: str, folder: str, own: Sequence[int]) -> None:
+    def __init__(self, parts: Parts, part_id: str, host: str, folder: str, own: Sequence[int]) -> None:
+        whole = parts.whole
         super().__init__(part_id, whole.name, host, folder, len(whole))
-        self.whole, self.own = whole, own
+        self.parts, self.own = parts, own
         self.labels, self.arguments, self.outputs_to = whole.labels, whole.arguments, whole.outputs_to
         self.on_interrupt, self.sent_here, self.has_value = whole.on_interrupt, whole.sent_here, whole.has_value
         self.asked, self.given = whole.asked, whole.given
         self._ended = dict.fromkeys(set(range(len(whole))) - set(own), ItemOutcome(RETURNED))
-        whole.parts.give_to(self)
+        parts.give_to(self)
 
     def with_items_again(self, indices: Sequence[int], group_id: str, folder: str) -> PartState:
-        made = PartState(self.whole, group_id, self.host, folder, indices)
+        made = PartState(self.parts, group_id, self.host, folder, indices)
         made.given = self.given
         return made
 
     def begin_item(self, index: int) -> None:
         super().begin_item(index)
-        if self.whole.parts.owner[index] is self:
-            self.whole.begin_item(index)
+        if self.parts.owner[index] is self:
+            self.parts.whole.begin_item(index)
 
     def end_item(self, index: int, ended: ItemOutcome) -> None:
         if self.ended(index) is None:
             super().end_item(index, ended)
-            self.whole.parts.take_end(self, index, ended)
+            self.parts.take_end(self, index, ended)
 
     def fail(self, error: ClusterfnError) -> None:
         super().fail(error)
-        parts = self.whole.parts
-        parts.lose([index for index in self.own if parts.owner[index] is self], error)
+        self.parts.lose([index for index in self.own if self.parts.owner[index] is self], error)
 
 
 class SharedGroup(JobGroup[R, E]):
@@ -338,10 +321,10 @@ class SharedGroup(JobGroup[R, E]):
         follow_moves: Takes the parts that another process has sent; None if this process moves items.
     """
 
-    def __init__(self, whole: SharedState, follow_moves: Callable[[], object] | None = None) -> None:
-        super().__init__(whole)
-        self._parts = whole.parts
-        loop.begin(move(self._parts, follow_moves or self._parts.move_some))
+    def __init__(self, parts: Parts, follow_moves: Callable[[], object] | None = None) -> None:
+        super().__init__(parts.whole)
+        self._parts = parts
+        loop.begin(parts.follow(follow_moves or parts.move_some))
 
     @property
     def hosts(self) -> list[str]:
@@ -354,7 +337,6 @@ class SharedGroup(JobGroup[R, E]):
         if not (self.done() and self.failed):
             return super().retry_failed()
         self._parts.retry(sorted(self.failed))
-        loop.begin(move(self._parts, self._parts.move_some))
         return self
 
     def _run_of(self, index: int) -> GroupRun:

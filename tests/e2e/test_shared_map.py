@@ -7,14 +7,16 @@ import concurrent.futures
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 import clusterfn
-from clusterfn import HostError, cluster
+from clusterfn import EnvironmentBuildError, HostError, MapError, cluster
 from clusterfn.calls import shared_group
+from clusterfn.calls.demand import Demand
 from clusterfn.hosts import bridge_bundle
 from tests.waiting import until
 
@@ -141,6 +143,34 @@ def test_what_an_item_raises_is_its_own_whatever_it_says(ran):
 
     assert group.wait(150) and len(group.failed) == 8
     assert {type(error).__name__ for error in group.failed.values()} == {"Unprintable", "RuntimeError"}
+    assert pytest.raises(MapError, group.results).value.log is None
+
+
+def test_a_host_for_which_nothing_can_be_prepared_is_passed_over_and_named(ran, monkeypatch, capsys):
+    find = Demand.find_environment
+
+    def lacking(self, payload):
+        if self.job.host.name == "slow":
+            raise EnvironmentBuildError("it lacks numpy")
+        return find(self, payload)
+
+    monkeypatch.setattr(Demand, "find_environment", lacking)
+    group = cluster(host="lab")(slept).map(range(4), folder=str(ran))
+
+    assert group.results(150) == [0, -1, -2, -3] and set(group.hosts) == {"quick"}
+    assert "slow gets none of the items: it lacks numpy" in capsys.readouterr().err
+
+
+def test_what_another_program_withdraws_does_not_move_any_more(ran, monkeypatch):
+    notes, moving, go = shared_group.notes, threading.Event(), threading.Event()
+    monkeypatch.setattr(shared_group, "notes", lambda first: moving.set() or go.wait(60) and notes(first))
+    group = cluster(host="lab")(slept).map(range(60), folder=str(ran))
+    assert moving.wait(100)
+
+    clusterfn.attach(group.id).withdraw()
+    go.set()
+
+    assert group.wait(150) and group.state == "CANCELLED" and len(clusterfn.jobs("lab")) == 2
 
 
 def test_a_host_that_could_not_give_items_up_is_asked_again(ran, monkeypatch):

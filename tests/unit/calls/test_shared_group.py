@@ -7,8 +7,8 @@ import random
 import pytest
 
 from clusterfn.calls.conclusion import GIVEN_UP_ITEM, WITHDRAWN_ITEM
-from clusterfn.calls.group_state import ItemOutcome
-from clusterfn.calls.shared_group import Load, PartState, SharedState, next_giver, shares
+from clusterfn.calls.group_state import GroupState, ItemOutcome
+from clusterfn.calls.shared_group import Load, Parts, PartState, next_giver, shares
 from clusterfn.errors import Cancelled, HostError
 
 GIVEN_UP = ItemOutcome("CANCELLED", None, Cancelled(GIVEN_UP_ITEM.message))
@@ -21,8 +21,8 @@ def test_shares_are_all_of_the_items_and_near_the_weights(seed):
 
     found = shares(count, weights)
 
-    assert sum(found) == count
-    assert all(abs(own - count * weight / sum(weights)) <= 1 for own, weight in zip(found, weights))
+    assert [item for own in found for item in own] == list(range(count))
+    assert all(abs(len(own) - count * weight / sum(weights)) <= 1 for own, weight in zip(found, weights))
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -48,13 +48,13 @@ def test_items_go_from_the_host_that_would_take_longest_to_one_that_has_nothing_
 @pytest.fixture
 def parts() -> tuple[PartState, PartState]:
     """Those of a map of four items, two on each host."""
-    whole = SharedState("1" * 16, "train", "a, b", "/root/jobs/1", 4)
-    return PartState(whole, "1" * 16, "a", "", [0, 1]), PartState(whole, "2" * 16, "b", "", [2, 3])
+    shared = Parts(GroupState("1" * 16, "train", "a, b", "/root/jobs/1", 4))
+    return PartState(shared, "1" * 16, "a", "", [0, 1]), PartState(shared, "2" * 16, "b", "", [2, 3])
 
 
 def test_an_item_that_a_host_gave_up_ends_where_it_runs_next_and_nowhere_else(parts):
     a, b = parts
-    whole = a.whole
+    whole = a.parts.whole
     a.begin_item(0)
     a.end_item(0, ItemOutcome("RETURNED", 10))
     a.end_item(1, ItemOutcome("RETURNED", 11))
@@ -65,7 +65,7 @@ def test_an_item_that_a_host_gave_up_ends_where_it_runs_next_and_nowhere_else(pa
     moved = a.with_items_again([3], "3" * 16, "")
     b.end_item(3, ItemOutcome("RETURNED", "twice"))
     moved.begin_item(3)
-    assert whole.states[3] == "RUNNING" and whole.parts.owner[3] is moved
+    assert whole.states[3] == "RUNNING" and a.parts.owner[3] is moved
     moved.end_item(3, ItemOutcome("RETURNED", 13))
 
     assert [whole.end_of(index, 0).value for index in range(4)] == [10, 11, 12, 13]
@@ -75,12 +75,12 @@ def test_an_item_that_a_host_gave_up_ends_where_it_runs_next_and_nowhere_else(pa
 def test_what_was_given_up_is_cancelled_once_nothing_is_moved_and_what_was_withdrawn_at_once(parts):
     a, b = parts
     a.end_item(0, ItemOutcome("CANCELLED", None, Cancelled(WITHDRAWN_ITEM.message)))
-    assert a.whole.states[0] == "CANCELLED"
+    assert a.parts.whole.states[0] == "CANCELLED"
     b.end_item(3, GIVEN_UP)
-    b.whole.parts.close(lambda run: None)
+    b.parts.close(lambda run: None)
     b.end_item(2, GIVEN_UP)
 
-    assert b.whole.states == ["CANCELLED", "PENDING", "CANCELLED", "CANCELLED"]
+    assert b.parts.whole.states == ["CANCELLED", "PENDING", "CANCELLED", "CANCELLED"]
 
 
 def test_a_host_that_is_gone_ends_what_it_had_and_what_runs_elsewhere_goes_on(parts):
@@ -92,7 +92,7 @@ def test_a_host_that_is_gone_ends_what_it_had_and_what_runs_elsewhere_goes_on(pa
     b.end_item(2, ItemOutcome("RETURNED", 12))
     b.end_item(3, ItemOutcome("DIED", None, HostError("b could not go on")))
 
-    assert list(a.whole.failed) == [3] and a.whole.states[1] == "PENDING"
+    assert list(a.parts.whole.failed) == [3] and a.parts.whole.states[1] == "PENDING"
     moved.fail(HostError("b has been gone"))
-    assert list(a.whole.failed) == [1, 3] and a.whole.done()
-    assert a.whole.ended(1).error.message == "b has been gone"
+    assert list(a.parts.whole.failed) == [1, 3] and a.parts.whole.done()
+    assert a.parts.whole.ended(1).error.message == "b has been gone"
