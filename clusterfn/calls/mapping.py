@@ -109,10 +109,10 @@ def _send_to_all(shares: Sequence[HostShare], whole: GroupState) -> shared_group
     parts = shared_group.Parts(whole)
     shared = [(share.one.job.host.name, share.one.job.id, len(share.own)) for share in shares]
     for share in shares:
-        job = share.one.job._replace(shared=shared)
+        job = share.one.job
         part = shared_group.PartState(parts, job.id, job.host.name, layout.job_dir(job.root, job.id), share.own)
         try:
-            parts.add(_send(share._replace(one=share.one._replace(job=job)), part))
+            parts.add(_send(share, part, shared))
         except ClusterfnError as error:
             if not parts.runs:
                 raise
@@ -293,10 +293,13 @@ def say_how(one: Prepared, group: Group, how: MapOptions) -> None:
         console.tell(f"Using {mode} ({one.job.name}: {group.count})")
 
 
-def _send(share: HostShare, made: GroupState) -> GroupRun:
-    """Send in one write what the host lacks, the group's folder, and the start of its elements."""
+def _send(share: HostShare, made: GroupState, shared: Sequence[tuple[str, str, int]] = ()) -> GroupRun:
+    """Send in one write what the host lacks, the group's folder, and the start of its elements.
+
+    `shared` names all parts of a map on several hosts, each by its host, its id and its number of items.
+    """
     one, packed, own, limits = share
-    host, job = one.host, one.job._replace(arguments=labels.of_all(made.labels))
+    host, job = one.host, one.job._replace(arguments=labels.of_all(made.labels), shared=shared)
     made.given = sending.given_paths(host.root, one.payload)
     history.remember(made, one.config, job.results, job.secrets)
     # Another host may later have some of its items run here.

@@ -115,8 +115,7 @@ def _tried_before(host: HostState, job: JobSpec, of: str) -> GroupRun | None:
 def _attach_shared(host: HostState, spec: Mapping[str, Any], results: ResultPolicy) -> JobGroup[Any, Any]:
     """Attach to a group that several hosts share, by what one of them has of it."""
     with reading(host.settings.name, SPEC_OF_JOB):
-        parts = [(str(name), str(job_id), int(count)) for name, job_id, count in spec["shared"]]
-        hosts, ids, counts = zip(*parts)
+        hosts, ids, counts = zip(*((str(name), str(job_id), int(count)) for name, job_id, count in spec["shared"]))
         if min(counts) < 0 or sum(counts) > MOST_ITEMS or not all(map(is_id, ids)):
             raise ValueError("its parts")
     whole = GroupState(ids[0], spec["name"], ", ".join(hosts), layout.job_dir(host.root, ids[0]), sum(counts))
@@ -124,7 +123,7 @@ def _attach_shared(host: HostState, spec: Mapping[str, Any], results: ResultPoli
     whole.sent_here, whole.has_value = False, bool(spec.get("has_value", True))
     shared, known = Parts(whole), config_file.load()
     sent_with = dict(pair for entry in history.entries(ids[0]) for pair in history.hosts_sent_with(entry).items())
-    for (host_name, job_id, count), end in zip(parts, itertools.accumulate(counts)):
+    for host_name, job_id, count, end in zip(hosts, ids, counts, itertools.accumulate(counts)):
         part = PartState(shared, job_id, host_name, "", range(end - count, end))
         try:
             settings = sent_with.get(host_name) or known.resolve(host_name)[0]
@@ -156,11 +155,9 @@ def _add_part(host: HostState, part: PartState, first: GroupRun | None, results:
 
 def _add_later_parts(shared: Parts, results: ResultPolicy) -> None:
     """Add the parts that hosts have got since the beginning, in that order, but for those that are known."""
-    found = {}
-    for first in shared.first.values():
-        found.update(dict.fromkeys(notes(first), first))
+    noted = [(name, first) for first in shared.first.values() for name in notes(first)]
     known = {part.id for part in shared.runs}
-    for name, first in sorted(found.items(), key=operator.itemgetter(0)):
+    for name, first in sorted(noted, key=operator.itemgetter(0)):
         job_id = name.partition("-")[2]
         if is_id(job_id) and job_id not in known:
             *_, of, own = _about(first.host, job_id)

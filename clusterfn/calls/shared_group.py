@@ -17,7 +17,7 @@ import posixpath
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterfn.bridge import layout
@@ -47,28 +47,14 @@ class Load(NamedTuple):
         works: Whether most of what has ended there has returned: others would not either.
         is_idle: Whether nothing is left.
         per_s: How many have returned in a second so far.
-        left, waiting: How many items have not ended, and how many of these it may be asked to give up.
+        takes_s: How long it would take for what is left.
     """
 
     is_there: bool
     works: bool
     is_idle: bool
     per_s: float
-    left: int
-    waiting: int
-
-
-def next_giver(by_host: Mapping[str, Load]) -> str | None:
-    """Return the host that would take longest, which is to give up items if another one has nothing left; else None.
-
-    Example:
-        >>> next_giver({"a": Load(True, True, True, 20.0, 0, 0), "b": Load(True, True, False, 10.0, 110, 100)})
-        'b'
-    """
-    is_one_idle = any(load.is_there and load.works and load.is_idle for load in by_host.values())
-    givers = {name: load for name, load in by_host.items() if load.is_there and load.waiting}
-    takes_s = {name: load.left / max(load.per_s, 1e-9) for name, load in givers.items()}
-    return max(takes_s, key=lambda name: takes_s[name], default=None) if is_one_idle else None
+    takes_s: float
 
 
 def shares(count: int, weights: Sequence[float]) -> list[range]:
@@ -151,7 +137,7 @@ class Parts:
         self.is_closed = True
         with self._sending:
             # A host that was given up may have come back.
-            runs = self.open() + [run for part, run in self.runs.items() if part.lost is not None]
+            runs = self.open() + [run for part, run in list(self.runs.items()) if part.lost is not None]
         self.end_given_up()
         closed = layout.CLOSED + secrets.token_hex(4)
         # The last comes first. Each is asked, whatever the others raise.
@@ -197,20 +183,19 @@ class Parts:
 
     def move_some(self) -> None:
         """Send what was given up to another host; without any, have one give up half of what has not begun there."""
-        states = self.whole.states
-        pending: list[GroupState] = [part for index, part in list(self.owner.items()) if states[index] == PENDING]
-        waiting = {run: pending.count(run.group) for run in self.open() if run.group not in self._asked}
-        by_host = {host: self._load(host, waiting) for host in self.first}
-        giver = next_giver(by_host)
+        by_host, states = {host: self._load(host) for host in self.first}, self.whole.states
         if self.given_up:
             # All lines of an answer come together.
             if time.monotonic() > self.given_up_at + _LOOK_S:
                 self._send_given_up(sorted(self.given_up), max(by_host, key=lambda host: by_host[host]))
-        elif giver is not None:
-            for run, count in waiting.items():
-                if count and run.group.host == giver:
-                    self._asked.add(run.group)
-                    exit_flush.await_at_exit(loop.start(self._see_moved(run, math.ceil(count / 2))))
+        elif any(load.is_there and load.works and load.is_idle for load in by_host.values()):
+            pending: list[GroupState] = [part for index, part in list(self.owner.items()) if states[index] == PENDING]
+            may_give = set(pending) - self._asked
+            runs = [run for run in self.open() if run.group in may_give and by_host[run.group.host].is_there]
+            for run in sorted(runs, key=lambda run: by_host[run.group.host].takes_s)[-1:]:
+                self._asked.add(run.group)
+                most = math.ceil(pending.count(run.group) / 2)
+                exit_flush.await_at_exit(loop.start(self._see_moved(run, most)))
 
     async def _see_moved(self, run: GroupRun, most: int) -> None:
         """Have these items given up, and wait until `move_some` has sent them: a program may end meanwhile."""
@@ -218,15 +203,14 @@ class Parts:
         while self.given_up and not self.is_closed:
             await asyncio.sleep(_LOOK_S)
 
-    def _load(self, host: str, waiting: Mapping[GroupRun, int]) -> Load:
-        """Return what is left on a host; `waiting` counts what has not begun of each part that may be asked for it."""
+    def _load(self, host: str) -> Load:
+        """Return what is left on a host."""
         states = self.whole.states
         counts = collections.Counter(states[index] for index, part in list(self.owner.items()) if part.host == host)
         left, returned = counts[PENDING] + counts[RUNNING], counts[RETURNED]
         works = 2 * returned > sum(counts.values()) - left
         per_s = returned / (time.monotonic() - self.whole.submitted_at)
-        may_give = sum(count for run, count in waiting.items() if run.group.host == host)
-        return Load(_is_there(self.first[host]), works, not left, per_s, left, may_give)
+        return Load(_is_there(self.first[host]), works, not left, per_s, left / max(per_s, 1e-9))
 
     def _send_given_up(self, indices: Sequence[int], host: str) -> None:
         """Send these items to that host, from its own copy, unless a program has ended the map."""

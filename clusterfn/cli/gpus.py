@@ -216,11 +216,10 @@ def tables_of_all(reports: Sequence[Mapping[str, Any]]) -> str:
     """Format the GPUs of several hosts as one table, the free ones first, after a line of sums."""
     rows: list[tuple[int, int, Sequence[str]]] = []
     sums = []
-    for host, of_machine, nodes in [
-        (report["host"], report.get("gpus", ()), report.get("nodes", ())) for report in reports
-    ]:
-        found = [(int(_held_by(gpu) == _FREE), 1, (host, *_machine_row(gpu))) for gpu in of_machine]
-        for node in nodes:
+    for report in reports:
+        host = report["host"]
+        found = [(int(_held_by(gpu) == _FREE), 1, (host, *_machine_row(gpu))) for gpu in report.get("gpus", ())]
+        for node in report.get("nodes", ()):
             left = 0 if node["used"] is None else node["total"] - node["used"]
             free = f"{'?' if node['used'] is None else left} of {node['total']} free, {node['state']}"
             found.append((left, node["total"], (host, node["node"], node["type"] or "-", "-", "-", free)))

@@ -38,11 +38,6 @@ def slept(x, folder):
     return -x
 
 
-def score(x):
-    time.sleep(float(os.environ["TAKES"]))
-    return {"loss": x, "host": os.environ["TAKES"]}
-
-
 class Unprintable(Exception):
     def __str__(self):
         return 7
@@ -52,7 +47,7 @@ def raises(x):
     raise Unprintable(x) if x % 2 else RuntimeError("the item was given up for another host")
 
 
-for function in (slept, score, raises):
+for function in (slept, raises):
     function.__module__ = "__main__"
 
 
@@ -135,7 +130,6 @@ def test_failed_items_run_again_and_stop_and_withdraw_are_for_all_hosts(ran):
         getattr(group, end)()
         assert group.wait(100) and group.state == "CANCELLED"
         assert len(list(folder.iterdir())) < 150
-        assert group.retry_failed().wait(150) and group.state == "RETURNED"
 
 
 def test_what_an_item_raises_is_its_own_whatever_it_says(ran):
@@ -161,18 +155,6 @@ def test_a_host_for_which_nothing_can_be_prepared_is_passed_over_and_named(ran, 
     assert "slow gets none of the items: it lacks numpy" in capsys.readouterr().err
 
 
-def test_what_another_program_withdraws_does_not_move_any_more(ran, monkeypatch):
-    notes, moving, go = shared_group.notes, threading.Event(), threading.Event()
-    monkeypatch.setattr(shared_group, "notes", lambda first: moving.set() or go.wait(60) and notes(first))
-    group = cluster(host="lab")(slept).map(range(60), folder=str(ran))
-    assert moving.wait(100)
-
-    clusterfn.attach(group.id).withdraw()
-    go.set()
-
-    assert group.wait(150) and group.state == "CANCELLED" and len(clusterfn.jobs("lab")) == 2
-
-
 def test_a_host_that_could_not_give_items_up_is_asked_again(ran, monkeypatch):
     supervise, failed = bridge_bundle.HostBridge.supervise, []
 
@@ -190,16 +172,22 @@ def test_a_host_that_could_not_give_items_up_is_asked_again(ran, monkeypatch):
     assert collections.Counter(group.hosts)["quick"] > 60
 
 
-def test_two_programs_that_cancel_a_map_at_the_same_time_end_it_once(ran):
-    group = cluster(host="lab")(slept).map(range(400), folder=str(ran))
-    until(lambda: "RETURNED" in group.states)
+@pytest.mark.parametrize("end", ["cancel", "withdraw"])
+def test_programs_that_end_a_map_at_the_same_time_end_it_once_and_nothing_moves_any_more(ran, monkeypatch, end):
+    notes, moves, go = shared_group.notes, threading.Event(), threading.Event()
+    monkeypatch.setattr(shared_group, "notes", lambda first: moves.set() or go.wait(60) and notes(first))
+    group = cluster(host="lab")(slept).map(range(60), folder=str(ran))
+    assert moves.wait(100)
     others = [clusterfn.attach(group.id) for _ in range(2)]
 
     with concurrent.futures.ThreadPoolExecutor() as threads:
-        list(threads.map(lambda other: other.cancel(), others))
+        list(threads.map(lambda other: getattr(other, end)(), others))
+    go.set()
 
-    for each in (group, *others):
-        assert each.wait(150) and set(each.states) <= {"RETURNED", "CANCELLED"}, each.failed
+    for known in (group, *others):
+        assert known.wait(150) and set(known.states) == {"RETURNED", "CANCELLED"}, known.failed
+    assert len(clusterfn.jobs("lab")) == 2
+    assert group.retry_failed().wait(150) and group.state == "RETURNED"
 
 
 def test_a_host_that_cannot_be_reached_is_named_when_the_map_is_cancelled(ran):
@@ -216,9 +204,9 @@ def test_a_host_that_cannot_be_reached_is_named_when_the_map_is_cancelled(ran):
 
 
 def test_a_sweep_uses_all_of_them(ran):
-    found = clusterfn.sweep(cluster(host="lab")(score), {"x": list(range(12))}, score="loss")
+    found = clusterfn.sweep(cluster(host="lab")(slept), {"x": list(range(12)), "folder": [str(ran)]})
 
-    assert {trial.value["host"] for trial in found} == {"0.1", "0.8"} and found.best.config["x"] == 11
+    assert {path.read_text() for path in ran.iterdir()} == {"0.1", "0.8"} and found.best.config["x"] == 0
 
 
 @pytest.fixture
