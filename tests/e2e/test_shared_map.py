@@ -174,11 +174,11 @@ def test_a_host_that_could_not_give_items_up_is_asked_again(ran, monkeypatch):
 
 @pytest.mark.parametrize("end", ["cancel", "withdraw"])
 def test_programs_that_end_a_map_at_the_same_time_end_it_once_and_nothing_moves_any_more(ran, monkeypatch, end):
+    group = cluster(host="lab")(slept).map(range(400), folder=str(ran))
+    others = [clusterfn.attach(group.id) for _ in range(2)]
     notes, moves, go = shared_group.notes, threading.Event(), threading.Event()
     monkeypatch.setattr(shared_group, "notes", lambda first: moves.set() or go.wait(60) and notes(first))
-    group = cluster(host="lab")(slept).map(range(60), folder=str(ran))
     assert moves.wait(100)
-    others = [clusterfn.attach(group.id) for _ in range(2)]
 
     with concurrent.futures.ThreadPoolExecutor() as threads:
         list(threads.map(lambda other: getattr(other, end)(), others))
