@@ -28,7 +28,7 @@ def test_it_is_reported_once_and_what_failed_is_said_where_jobs_are_listed(bench
 
 def test_a_job_that_has_not_ended_is_not_reported(bench: Bench, tmp_path):
     job = bench.job("def f():\n    return 1\n")
-    (job.folder / "notify").write_text(json.dumps({"command": f"touch {tmp_path}/said"}))
+    (job.folder / "notify").write_text(json.dumps({"command": f"touch '{tmp_path}/said'"}))
 
     notify.tell_end(str(job.folder))
 

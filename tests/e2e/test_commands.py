@@ -130,7 +130,7 @@ def test_what_is_piped_in_is_the_standard_input_of_the_command(here, project, wo
 
 
 def test_ctrl_c_on_a_command_says_how_to_follow_it_to_its_exit_status(ask, here, project, tmp_path):
-    line = f"echo began; until [ -e {tmp_path}/go ]; do sleep 0.1; done; exit 7"
+    line = f"echo began; until [ -e '{tmp_path}/go' ]; do sleep 0.1; done; exit 7"
     waiting = subprocess.Popen(
         [sys.executable, "-m", "clusterfn", "run", "--", line], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
@@ -148,7 +148,7 @@ def test_ctrl_c_on_a_command_says_how_to_follow_it_to_its_exit_status(ask, here,
 
 
 def test_a_program_that_ends_before_its_command_names_what_follows_it(here, project, tmp_path):
-    line = f"until [ -e {tmp_path}/go ]; do sleep 0.1; done"
+    line = f"until [ -e '{tmp_path}/go' ]; do sleep 0.1; done"
     text = f"import clusterfn; clusterfn.command({line!r}).submit()"
     ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=150, check=True)
     (tmp_path / "go").touch()
@@ -261,8 +261,8 @@ def test_the_warning_before_the_end_reaches_the_command_and_a_requeue_begins_aga
     )
     (project / "long.sh").write_text(
         "#!/bin/sh\n"
-        'trap "echo saved > $CLUSTERFN_CHECKPOINT/state; trap - TERM; kill -TERM $$" TERM\n'
-        "if [ -e $CLUSTERFN_CHECKPOINT/state ]; then echo resumed; exit 0; fi\n"
+        'trap "echo saved > \\"$CLUSTERFN_CHECKPOINT/state\\"; trap - TERM; kill -TERM $$" TERM\n'
+        'if [ -e "$CLUSTERFN_CHECKPOINT/state" ]; then echo resumed; exit 0; fi\n'
         "while :; do sleep 0.1; done\n"
     )
     job = clusterfn.command(line, time="10min", warn_before="595s", requeue={"timeout": 50}).submit()

@@ -122,7 +122,7 @@ def notified(root, job):
 
 def test_the_end_is_reported_once_and_the_command_leaves_the_host(here, tmp_path):
     said, secret = tmp_path / "said", secrets.token_hex(16)
-    line = f'echo "$CLUSTERFN_JOB_STATE $CLUSTERFN_JOB_MESSAGE" >>{said}; cat >>{said}; : {secret}'
+    line = f'echo "$CLUSTERFN_JOB_STATE $CLUSTERFN_JOB_MESSAGE" >>"{said}"; cat >>"{said}"; : {secret}'
     job = cluster(notify=line)(fail).submit()
     with pytest.raises(ValueError, match="too large"):
         job.result(150)
@@ -138,7 +138,7 @@ def test_the_end_is_reported_once_and_the_command_leaves_the_host(here, tmp_path
 
 def test_a_map_notifies_once_and_a_short_job_not_where_only_long_ones_do(here, tmp_path):
     said = tmp_path / "said"
-    line = f'echo "$CLUSTERFN_JOB_ID" >>{said}'
+    line = f'echo "$CLUSTERFN_JOB_ID" >>"{said}"'
     group = cluster(notify=line)(abs).map([1, 2, 3])
     assert group.results(150) == [1, 2, 3]
     short = cluster(notify={"command": line, "after": "1h"})(abs).submit(-1)
@@ -150,7 +150,7 @@ def test_a_map_notifies_once_and_a_short_job_not_where_only_long_ones_do(here, t
 
 def test_a_retry_of_items_notifies_again(here, tmp_path):
     said = tmp_path / "said"
-    group = cluster(notify=f'echo "$CLUSTERFN_JOB_ID" >>{said}')(ord).map(["xy"])
+    group = cluster(notify=f'echo "$CLUSTERFN_JOB_ID" >>"{said}"')(ord).map(["xy"])
     assert group.wait(150) and group.failed
     until(lambda: said.exists() and said.read_text())
 
