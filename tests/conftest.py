@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+gc.disable()  # until thousands of tests are collected, through which it would look again and again
+
 # The lab's own code needs Unix modules; the fixture below imports it only where it can be.
 collect_ignore = ["lab"] if sys.platform == "win32" else []
 _LONG_S = 600
@@ -66,7 +68,8 @@ FAILED = pytest.StashKey[bool]()  # of a test, for its fixtures
 
 
 def pytest_collection_finish() -> None:
-    gc.freeze()  # the thousands of tests, through which each `gc.collect()` would look again
+    gc.freeze()  # each `gc.collect()` would still look through them
+    gc.enable()
 
 
 def group_of(item: pytest.Item) -> str:

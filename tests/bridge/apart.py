@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import ctypes
 import os
 import socket
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -32,22 +32,14 @@ class Apart:
         self._table = Path(f"/proc/{pid}/net/unix")
 
     def enter(self) -> None:
-        """Take the calling thread there; for `preexec_fn`."""
+        """Take the calling thread there."""
         if _LIBC.setns(self._fd, _NEW_NET) != 0:
             raise OSError(ctypes.get_errno(), "setns")
 
     def inside(self, work: Callable[[], T]) -> T:
-        """What `work` gives there."""
-        given: list[T] = []
-
-        def run() -> None:
-            self.enter()
-            given.append(work())
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        thread.join()
-        return given[0]
+        """What `work` gives there. A `preexec_fn` takes 20 times as long: it forks what thousands of tests fill."""
+        with concurrent.futures.ThreadPoolExecutor(1, initializer=self.enter) as thread:
+            return thread.submit(work).result()
 
     def names(self) -> set[str]:
         """The names that are held there."""

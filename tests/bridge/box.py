@@ -153,10 +153,10 @@ class Box:
     def here(self, *words: str) -> str:
         """What a command of the supervisor's prints there."""
         argv = [sys.executable, "-I", "-S", str(self.bench.bridge / "supervise.py"), *words]
-        done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=150, check=True, preexec_fn=self.apart.enter,
-            env={**os.environ, "PATH": self.path},
-        )  # fmt: skip
+        env = {**os.environ, "PATH": self.path}
+        done = self.apart.inside(
+            lambda: subprocess.run(argv, capture_output=True, text=True, timeout=150, check=True, env=env)
+        )
         return done.stdout
 
     @property

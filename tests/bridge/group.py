@@ -57,9 +57,9 @@ class Group:
         return folder
 
     def _start(self, argv: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
-        enter = self.bench.apart.enter if self.bench.apart is not None else None
-        started = subprocess.Popen(
-            argv, env=clean_environ(**env), start_new_session=True, stdout=subprocess.DEVNULL, preexec_fn=enter
+        environ = clean_environ(**env)
+        started = self.bench.inside(
+            lambda: subprocess.Popen(argv, env=environ, start_new_session=True, stdout=subprocess.DEVNULL)
         )
         self.bench.started.append(started)
         return started

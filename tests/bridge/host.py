@@ -19,12 +19,13 @@ import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.bridge.apart import Apart
 from tests.processes import tagged
 from tests.waiting import until
 
+T = TypeVar("T")
 # Mechanisms, 1: the script of a job, in its shortest form.
 JOB_SH = """#!/bin/sh
 trap : TERM INT USR1
@@ -141,19 +142,15 @@ class Job:
     def start(self, *, before: Callable[[], object] | None = None, **env: str) -> subprocess.Popen[bytes]:
         """job.sh, as the agent starts it; `before` is called in its process before it begins."""
         with (self.folder / "scheduler.log").open("ab") as log:
-            self.script = subprocess.Popen(
-                ["/bin/sh", str(self.folder / "job.sh")], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                cwd="/", env=clean_environ(**env), start_new_session=True,
-                preexec_fn=lambda: self._before(before),
+            script = self.bench.inside(
+                lambda: subprocess.Popen(
+                    ["/bin/sh", str(self.folder / "job.sh")], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                    cwd="/", env=clean_environ(**env), start_new_session=True, preexec_fn=before,
+                )
             )  # fmt: skip
-        self.bench.started.append(self.script)
-        return self.script
-
-    def _before(self, more: Callable[[], object] | None) -> None:
-        if self.bench.apart is not None:
-            self.bench.apart.enter()
-        if more is not None:
-            more()
+        self.script = script
+        self.bench.started.append(script)
+        return script
 
     def run(self, **env: str) -> dict[str, Any]:
         """Run it to its end; the outcome of the first attempt."""
@@ -164,10 +161,8 @@ class Job:
         """`supervise.py COMMAND <job> ...`, not through job.sh."""
         command, *rest = arguments
         argv = [self.bench.host, "-I", "-S", str(self.bench.bridge / "supervise.py"), command, str(self.folder), *rest]
-        return subprocess.run(
-            argv, input=stdin, capture_output=True, text=True, env=clean_environ(**env), timeout=150,
-            preexec_fn=lambda: self._before(None),
-        )  # fmt: skip
+        run = functools.partial(subprocess.run, argv, input=stdin, capture_output=True, text=True, timeout=150)
+        return self.bench.inside(lambda: run(env=clean_environ(**env)))
 
     def outcome(self, attempt: int = 1) -> dict[str, Any]:
         path = self.folder / "attempts" / str(attempt) / "outcome.json"
@@ -263,6 +258,10 @@ class Bench:
         (folder / "job.sh").write_text(script)
         self._pickle(folder / "payload.pkl", source, args)
         return Job(self, folder)
+
+    def inside(self, start: Callable[[], T]) -> T:
+        """Start a process where its jobs run."""
+        return start() if self.apart is None else self.apart.inside(start)
 
     def run(self, source: str, *args: Any, **spec: Any) -> tuple[Job, dict[str, Any]]:
         """Run a job to its end."""

@@ -48,7 +48,7 @@ class Cards(Group):
         (self.folder / "elements" / str(number)).mkdir(parents=True)
         argv = ["/bin/sh", str(self.folder / "job.sh"), str(number)]
         env = clean_environ(PATH=self.box.path, **env)
-        started = subprocess.Popen(argv, env=env, start_new_session=True, preexec_fn=self.box.apart.enter)
+        started = self.box.apart.inside(lambda: subprocess.Popen(argv, env=env, start_new_session=True))
         self.bench.started.append(started)
         return started
 

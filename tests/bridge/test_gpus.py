@@ -43,9 +43,9 @@ class Desk:
     def look(self) -> dict[str, Any]:
         supervise = [self.bench.host, "-I", "-S", str(self.bench.bridge / "supervise.py")]
         argv = [*supervise, "gpus", str(self.bench.root)]
-        environ, enter = clean_environ(PATH=self.path), self.bench.apart and self.bench.apart.enter
-        done = subprocess.run(
-            argv, capture_output=True, text=True, env=environ, preexec_fn=enter, timeout=150, check=True
+        environ = clean_environ(PATH=self.path)
+        done = self.bench.inside(
+            lambda: subprocess.run(argv, capture_output=True, text=True, env=environ, timeout=150, check=True)
         )
         return json.loads(done.stdout)
 

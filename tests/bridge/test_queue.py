@@ -340,8 +340,8 @@ def test_a_spooler_is_none_of_the_processes_that_end_with_the_job_whose_supervis
     kill(until(box.spoolers))
     argv = ["-I", "-S", "-c", ADOPTS, str(box.bench.root), str(box.bench.bridge)]
 
-    done = subprocess.run(
-        [sys.executable, *argv], capture_output=True, text=True, timeout=150, check=True, preexec_fn=box.apart.enter
+    done = box.apart.inside(
+        lambda: subprocess.run([sys.executable, *argv], capture_output=True, text=True, timeout=150, check=True)
     )
 
     assert done.stdout == "['sleep', 'sleep'] []\n"
@@ -480,7 +480,8 @@ def queue_element(box: Box, group: Group, number: int, reason: str = "1 of 1 GPU
     """Start it by its script, whose variables the spooler will have, and see why it waits."""
     (group.folder / "elements" / str(number)).mkdir(parents=True)
     script = ["/bin/sh", str(group.folder / "job.sh"), str(number)]
-    waits = subprocess.run(script, env={**os.environ, "PATH": box.path}, preexec_fn=box.apart.enter, timeout=150)
+    env = {**os.environ, "PATH": box.path}
+    waits = box.apart.inside(lambda: subprocess.run(script, env=env, timeout=150))
     assert waits.returncode == WAITS
     until(lambda: reason in str(box.status()))
 

@@ -161,17 +161,17 @@ def test_the_first_call_says_where_it_runs_and_all_others_print_their_output_alo
     with Session(workers=2, cores=2) as session:
         session.call(print, "first")
         first = stderr.getvalue()
-        for number in range(30):
+        for number in range(10):
             session.call(print, number)
         model = session.actor(Model, "x")
-        assert [model.predict(number) for number in range(30)] == [2 * number for number in range(30)]
+        assert [model.predict(number) for number in range(10)] == [2 * number for number in range(10)]
         told = stderr.getvalue()[len(first) :]
 
     assert first.count(" print in a session on ") == 1
     assert "clusterfn" not in told
     # A call that this machine delays by a second may show its state for a moment.
-    assert told.count("\r") < 10
-    printed = ["first", *range(30), "loading x", *(f"predicting {number}" for number in range(30))]
+    assert told.count("\r") < 7
+    printed = ["first", *range(10), "loading x", *(f"predicting {number}" for number in range(10))]
     assert capsys.readouterr().out == "".join(f"{word}\n" for word in printed)
 
 

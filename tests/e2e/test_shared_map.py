@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -52,8 +53,10 @@ for function in (slept, raises):
 
 
 @pytest.fixture
-def ran(tmp_path, monkeypatch):
+def ran(tmp_path, warm_root, monkeypatch):
     """The folder in which each item that ran has its file. Two hosts, `lab`, are this machine twice."""
+    for name in ("quick", "slow"):
+        shutil.copytree(warm_root, tmp_path / name, copy_function=os.link)
     (tmp_path / "clusterfn.yml").write_text(HOSTS.format(tmp_path))
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
     (tmp_path / "ran").mkdir()
@@ -210,11 +213,11 @@ def test_a_sweep_uses_all_of_them(ran):
 
 
 @pytest.fixture
-def cable(lab, hosts, tmp_path, monkeypatch):
+def cable(lab, hosts, warm_root, tmp_path, monkeypatch):
     """A GPU server behind a cable; `lab` is it and this machine."""
     with lab.own_gpubox() as box:
         path = hosts.describe(lab, tmp_path / "clusterfn.yml", hosts.python, names=(box.alias("cfbash"),))
-        here = f"  quick: {{scheduler: local, root: {tmp_path}/quick, env: {{TAKES: '0.1'}}}}\n"
+        here = f"  quick: {{scheduler: local, root: {warm_root}, env: {{TAKES: '0.1'}}}}\n"
         both = f"  lab: {{any: [quick, {box.alias('cfbash')}]}}\n"
         path.write_text(path.read_text() + here + both)
         monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))

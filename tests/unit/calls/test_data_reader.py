@@ -289,7 +289,7 @@ FULL = {
     "a Counter": lambda keys: tag("Counter", keys, [1] * MANY, {}),
     "a set of tuples": lambda keys: tag("set", *({"$tuple": [each]} for each in keys)),
 }  # fmt: skip
-SLOW = ("a frozenset", "a Counter")  # filled as a set and a dict are
+SLOW = ("a frozenset", "a Counter", "a set of tuples")  # filled as a set and a dict are
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.long if name in SLOW else ()) for name in FULL])
