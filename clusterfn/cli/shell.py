@@ -113,7 +113,7 @@ def terminal_command(host: HostState, argv: Sequence[str]) -> list[str]:
     settings = resolve(host.settings)
     held = shared_login.find_held(settings) if shared_login.can_hold(host.settings) else None
     # Use the shared login if there is one, so that the shell needs no login of its own.
-    shared = ["-oControlMaster=no", f"-oControlPath={held.address}"] if held else []
+    shared = ["-oControlMaster=no", f'-oControlPath="{held.address}"'] if held else []
     # Without -t, ssh gives a command no terminal.
     return ["ssh", "-t", *shared, *openssh.way(settings), "--", settings.alias, command_line(argv)]
 

@@ -15,7 +15,7 @@ def test_it_is_reported_once_and_what_failed_is_said_where_jobs_are_listed(bench
     job = bench.ended(scheduler="slurm", group=group)
     outcome = job.folder / "attempts" / "1" / "outcome.json"
     outcome.write_text(json.dumps({**job.outcome(), "message": "2 of 2 ended"}))
-    command = f"(cat; echo $CLUSTERFN_JOB_STATE) >>{told}; exit 1"
+    command = f"(cat; echo $CLUSTERFN_JOB_STATE) >>'{told}'; exit 1"
     (job.folder / "notify").write_text(json.dumps({"command": command, "after_s": 0.0}))
 
     for _ in range(2):

@@ -8,13 +8,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 import clusterfn
 from clusterfn import CommandFailed, ConfigError, File, ResultError
-from tests.e2e.conftest import RANKS
+from tests.e2e.conftest import RANKS, local_host
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself")
 TRAIN = """
@@ -175,7 +176,9 @@ def test_a_command_is_a_function_to_map_and_to_sweep(here, project):
     assert clusterfn.sweep(train, {"lr": [3, 1, 2]}).best.config == {"lr": 1}
 
 
-def test_a_line_takes_files_and_plain_values_and_rejects_all_others(here, project):
+def test_a_line_takes_files_and_plain_values_and_rejects_all_others(here, project, tmp_path):
+    root = tempfile.mkdtemp(prefix="cf-", dir="/tmp")  # a line rejects the path of a file, too, if it has a blank
+    (tmp_path / "clusterfn.yml").write_text(local_host(Path(root)))
     show = clusterfn.command("cat {file} && echo '{word}' $(( {word} + 1 )); true", result=None)
     job = show.submit(File("lines.txt"), "3")
     job.result()
@@ -183,6 +186,7 @@ def test_a_line_takes_files_and_plain_values_and_rejects_all_others(here, projec
     assert job.logs() == "one\ntwo\n3 4\n"
     with pytest.raises(ConfigError, match="a shell would not read the value '3; ls' of {word} as one word"):
         show(File("lines.txt"), "3; ls")
+    shutil.rmtree(root, ignore_errors=True)
 
 
 def test_a_result_that_is_not_written_is_an_error_of_the_result(here, project):

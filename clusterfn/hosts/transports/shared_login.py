@@ -193,7 +193,7 @@ def _start_master(host: Host, settings: Settings, asker: Asker | None) -> HeldCo
 
 def _authenticate(host: Host, settings: Settings, path: Path, asker: Asker | None) -> bool:
     """Log in, and leave the ssh in the background; return whether the person was asked."""
-    mux = ["ControlMaster=yes", f"ControlPath={path}", f"ControlPersist={max(1, round(host.login_ttl_s))}"]
+    mux = ["ControlMaster=yes", f'ControlPath="{path}"', f"ControlPersist={max(1, round(host.login_ttl_s))}"]
     words = openssh.line(settings, mux, "true", asks=asker is not None)
     with contextlib.ExitStack() as stack:
         log = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="clusterfn-"))) / "log"
@@ -246,7 +246,7 @@ def _open_session(host: Host, settings: Settings, master: HeldConnection, comman
     if _pid(Path(master.address)) is None:
         return None
     # Without its master, ssh would connect and log in by itself. This ProxyCommand prevents that.
-    mux = ["ControlMaster=no", f"ControlPath={master.address}", "ProxyJump=none", "ProxyCommand=false"]
+    mux = ["ControlMaster=no", f'ControlPath="{master.address}"', "ProxyJump=none", "ProxyCommand=false"]
     stream = OpensshStream(openssh.line(settings, mux, command))
     try:
         return openssh.started(host, settings, stream)
