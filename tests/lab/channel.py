@@ -1,7 +1,6 @@
 """The lab's conda channel: `python -m tests.lab.channel` makes it, tests read it from a folder or over http.
 
     main/   every package as .conda, many as .tar.bz2 too, one as .tar.bz2 alone
-    old/    .tar.bz2 alone, for a conda that knows nothing else
 
 It needs a folder it may write and PyPI, not the rest of the lab. Made once for each version of its sources, under 30 s.
 """
@@ -37,17 +36,13 @@ _REPOSITORY = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Channel:
-    """The finished channel: its address for conda, and that of the one with .tar.bz2 alone."""
+    """The finished channel."""
 
     root: Path = CHANNEL
 
     @property
     def url(self) -> str:
         return (self.root / "main").as_uri()
-
-    @property
-    def old_url(self) -> str:
-        return (self.root / "old").as_uri()
 
     def archives(self, pattern: str) -> list[Path]:
         """Archives of the channel by their name, such as "numpy-*py311*.conda"; empty if there is none."""
@@ -150,7 +145,6 @@ def make() -> None:
         beside = Path(scratch) / "channel"
         lines = _written(beside, Path(scratch))
         condapackage.write_index(beside / "main", lines)
-        _link_old(beside, lines)
         (beside / "version").write_text(version())
         os.chmod(scratch, 0o755)
         if CHANNEL.exists():
@@ -165,14 +159,6 @@ def _written(channel: Path, scratch: Path) -> list[dict[str, Any]]:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         write = functools.partial(condapackage.write, channel=channel / "main")
         return [line for lines in pool.map(write, channelcontent.packages(WHEELS, scratch)) for line in lines]
-
-
-def _link_old(channel: Path, lines: list[dict[str, Any]]) -> None:
-    """The .tar.bz2 of main once more, alone."""
-    old = [line for line in lines if line["fn"].endswith(".tar.bz2")]
-    condapackage.write_index(channel / "old", old)
-    for line in old:
-        os.link(channel / "main" / line["subdir"] / line["fn"], channel / "old" / line["subdir"] / line["fn"])
 
 
 def main() -> int:
