@@ -292,9 +292,14 @@ class Job(concurrent.futures.Future[R], JobArgument, NotebookDisplay):
 
         if not self.done():
             self._run.hurry()
-        value: R = yield from asyncio.shield(asyncio.wrap_future(self)).__await__()
+        # asyncio would ask the job itself for its value in the thread of the event loop, which a transfer would stop.
+        ended: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self.add_done_callback(lambda _: ended.set_result(None))
+        yield from asyncio.shield(asyncio.wrap_future(ended)).__await__()
+        if self.cancelled():
+            raise asyncio.CancelledError
+        value: R = super().result(0)
         if value is settling.ON_HOST:
-            # A thread fetches it, which must not stop the event loop.
             value = yield from asyncio.get_running_loop().run_in_executor(None, self.result).__await__()
         return value
 

@@ -30,7 +30,7 @@ from clusterfn.hosts import remote_files
 from clusterfn.hosts.connection import TreeFile
 from clusterfn.packing import payload_items
 
-_MANY = 500
+_MANY, _READ_S = 500, 600.0
 
 
 def retry_items(old: GroupRun, failed: Sequence[int], job_id: str = "", why: str = "again") -> GroupRun:
@@ -46,7 +46,7 @@ def retry_items(old: GroupRun, failed: Sequence[int], job_id: str = "", why: str
     group = old.group
     names = (layout.SPEC, layout.SCRIPT, layout.PAYLOAD, layout.ITEMS, layout.ITEMS_INDEX)
     paths = [posixpath.join(old.folder, name) for name in names]
-    spec, script, payload, data, index = remote_files.read_each(old.host.connection, paths)
+    spec, script, payload, data, index = remote_files.read_each(old.host.connection, paths, timeout_s=_READ_S)
     if spec is None or script is None or payload is None or data is None or index is None:
         raise PayloadError("the items are no longer on the host", host=group.host, job=group.id, hint="call map again")
     job = old.job._replace(id=job_id or secrets.token_hex(8), group=_share_again(old.spec, len(failed)))

@@ -33,6 +33,7 @@ from clusterfn.hosts.rpc.link import ConnectionState
 
 if TYPE_CHECKING:
     from clusterfn.calls.group_run import GroupRun
+    from clusterfn.hosts.rpc.reply import Reply
 
 # A host without a connection for this long is given up, if another one has a connection.
 GONE_S = 60.0
@@ -93,7 +94,7 @@ class Parts:
         self._asked: set[GroupState] = set()
         # It is held while items are sent, so that they are sent before the parts are closed, or never.
         self._sending = threading.Lock()
-        whole.end = functools.partial(self.close, lambda run: run.group.stop())
+        whole.end = functools.partial(self.close, _stop)
 
     def add(self, run: GroupRun) -> None:
         self.runs[run.group] = run
@@ -140,15 +141,16 @@ class Parts:
             runs = self.open() + [run for part, run in list(self.runs.items()) if part.lost is not None]
         self.end_given_up()
         closed = layout.CLOSED + secrets.token_hex(4)
+        # Other programs move nothing either.
+        noted = [note(first, closed) for first in self.first.values() if _is_there(first) and _is_laid_out(first)]
         # The last comes first. Each is asked, whatever the others raise.
         with contextlib.ExitStack() as stack:
             for error in self.missing:
                 stack.callback(_raise, error)
+            for reply in noted:
+                stack.callback(reply.result, _TIMEOUT_S)
             for run in runs:
                 stack.callback(end, run)
-            # Other programs move nothing either.
-            for first in filter(_is_there, self.first.values()):
-                stack.callback(note, first, closed)
 
     def retry(self, failed: Sequence[int]) -> None:
         """Have items that have ended run again, as if their hosts had given them up."""
@@ -162,14 +164,17 @@ class Parts:
         self.whole.reopen(failed)
         self.whole.shown = len(self.whole) - len(failed)
         loop.begin(self.follow(self.move_some))
+        exit_flush.await_at_exit(loop.start(self._see_sent()))
 
     async def follow(self, work: Callable[[], object]) -> None:
         """Move items between the hosts until all have ended: `move_some`, or follow another process that does."""
         self._turn += 1
         turn = self._turn
         # A retry may begin another turn before this one has seen that all items had ended.
-        while not self.whole.done() and turn == self._turn:
+        while not self.whole.done():
             await asyncio.sleep(_LOOK_S)
+            if turn != self._turn:
+                return
             self.fail_gone()
             reasons = [f"{run.group.host}: {run.group.reason}" for run in self.open() if run.group.reason]
             self.whole.set_reason("; ".join(reasons))
@@ -198,8 +203,11 @@ class Parts:
                 exit_flush.await_at_exit(loop.start(self._see_moved(run, most)))
 
     async def _see_moved(self, run: GroupRun, most: int) -> None:
-        """Have these items given up, and wait until `move_some` has sent them: a program may end meanwhile."""
         await run.give_up(most)
+        await self._see_sent()
+
+    async def _see_sent(self) -> None:
+        """Wait until `move_some` has sent what was given up: a program may end meanwhile."""
         while self.given_up and not self.is_closed:
             await asyncio.sleep(_LOOK_S)
 
@@ -217,13 +225,17 @@ class Parts:
         first, job_id = self.first[host], secrets.token_hex(8)
         try:
             with self._sending:
+                # Another turn may have sent them.
+                indices = [index for index in indices if index in self.given_up]
                 ends = [name for name in notes(first) if name.startswith(layout.CLOSED)]
-                self.is_closed = self.is_closed or not self._old_notes.issuperset(ends)
+                if not self._old_notes.issuperset(ends):
+                    self.is_closed = True
                 if self.is_closed:
                     self.end_given_up()
+                if self.is_closed or not indices:
                     return
                 # Who attaches later finds the part by this file, so the file comes first.
-                note(first, f"{len(self.runs):06d}-{job_id}")
+                note(first, f"{len(self.runs):06d}-{job_id}").result(_TIMEOUT_S)
                 self.add(retry_items(first, indices, job_id, f"from {self.owner[indices[0]].host}"))
         except ClusterfnError as error:
             for index in indices:
@@ -241,9 +253,9 @@ class Parts:
                 run.group.fail(HostError(message, host=host, job=run.group.id, hint=hint))
 
 
-def note(first: GroupRun, name: str) -> None:
+def note(first: GroupRun, name: str) -> Reply[bool]:
     """Note on its host what has become of a map since that got its first part."""
-    first.host.connection.put(posixpath.join(first.folder, layout.MORE, name), b"").result(_TIMEOUT_S)
+    return first.host.connection.put(posixpath.join(first.folder, layout.MORE, name), b"")
 
 
 def notes(first: GroupRun) -> list[str]:
@@ -252,12 +264,23 @@ def notes(first: GroupRun) -> list[str]:
     return answer.out.decode("utf-8", "replace").split()
 
 
+def _stop(run: GroupRun) -> None:
+    run.group.is_stopping = True
+    run.stop()
+
+
 def _raise(error: BaseException) -> None:
     raise error
 
 
 def _is_there(run: GroupRun) -> bool:
     return _link_of(run).name == "connected"
+
+
+def _is_laid_out(run: GroupRun) -> bool:
+    """Whether its folder is there: a note would make it before what is being sent."""
+    sent = run.queue.laid_out
+    return sent is None or (sent.done() and sent.exception(0) is None)
 
 
 def _link_of(run: GroupRun) -> ConnectionState:
@@ -313,6 +336,11 @@ class SharedGroup(JobGroup[R, E]):
     @property
     def hosts(self) -> list[str]:
         return [self._parts.owner[index].host for index in range(len(self))]
+
+    def stop(self) -> None:
+        # A host that was given up may have come back, and still run what has ended here.
+        self._known.is_stopping = True
+        self._known.end()
 
     def withdraw(self) -> None:
         self._parts.close(lambda run: run.withdraw())

@@ -115,17 +115,22 @@ class EnvironmentResolver:
     def must_be_built(self, wanted: EnvironmentRequest) -> bool:
         """Whether the environment of a call would have to be built first; raise as `find`. Solves no lock.
 
-        Without a name, what the call imports would decide, which is not known yet.
+        Without a name, what the call imports would decide: then only whether the host has a Python for it.
         """
         text, named = self._named(wanted)
-        with self._finding:
-            if named:
-                self.resolve_existing(named)
-            if named or not wanted.packages and existing.is_existing(text):
-                return False
-            from clusterfn.environment import resolve
+        if not wanted.packages and existing.is_existing(text):
+            try:
+                with self._finding:
+                    self.resolve_existing(named or existing.parse_existing(None, self._host.settings))
+            except EnvironmentBuildError:
+                if named:
+                    raise
+                return True
+            return False
+        from clusterfn.environment import resolve
 
-            spec = resolve.read_specification(text, wanted.packages)
+        spec = resolve.read_specification(text, wanted.packages)
+        with self._finding:
             if explain_stale_lock(self._host, spec, wanted.gpus):
                 return True
             made = self.resolve_made(spec, wanted.gpus, lambda _: None).made

@@ -99,7 +99,9 @@ def read_bytes(connection: HostConnection, path: str) -> bytes:
     return out.getvalue()
 
 
-def read_each(connection: HostConnection, paths: Sequence[str], begins: Sequence[int] = ()) -> list[bytes | None]:
+def read_each(
+    connection: HostConnection, paths: Sequence[str], begins: Sequence[int] = (), timeout_s: float | None = None
+) -> list[bytes | None]:
     """Read several files of the host, from these places on, in one round trip; None for one that does not exist."""
     outs = [io.BytesIO() for _ in paths]
     # Send all requests before the first wait.
@@ -110,7 +112,7 @@ def read_each(connection: HostConnection, paths: Sequence[str], begins: Sequence
     contents: list[bytes | None] = []
     for reply, out in zip(replies, outs):
         try:
-            reply.result(None)
+            reply.result(timeout_s)
             contents.append(out.getvalue())
         except HostError as error:
             if error.kind != "missing":

@@ -208,9 +208,7 @@ def _check(there: There) -> int:
 
 
 def _log_in() -> None:
-    subprocess.run(
-        [sys.executable, "-m", "clusterfn", "login", "held"], check=True, stdout=subprocess.DEVNULL, timeout=150
-    )
+    subprocess.run([sys.executable, "-m", "clusterfn", "login", "held"], check=True, timeout=150)
 
 
 def _cut(there: There) -> Any:

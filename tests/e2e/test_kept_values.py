@@ -107,12 +107,13 @@ def test_a_plain_call_returns_the_value_all_the_same(here):
         cluster(keep=True)(fail).submit(3).result(150)
 
 
-def test_a_kept_value_can_be_awaited(here):
+def test_a_kept_value_can_be_awaited_and_one_that_does_not_come_raises(here):
     async def both():
-        first, second = (cluster(keep=True)(size_of).submit(bytes(number)) for number in (1, 2))
-        return await asyncio.gather(first, second)
+        first, second = (cluster(keep=True, max_result=most)(make).submit(MB) for most in ("2MB", "1kB"))
+        return await asyncio.gather(first, second, return_exceptions=True)
 
-    assert asyncio.run(both()) == [1, 2]
+    first, second = asyncio.run(both())
+    assert (len(first), type(second)) == (MB, clusterfn.ResultTooLarge)
 
 
 def test_giving_up_waiting_for_a_kept_value_frees_the_loop(here, tmp_path):

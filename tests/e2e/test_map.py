@@ -273,7 +273,7 @@ print(json.dumps(group.id))
     ran = ask("cancel", group_id)
 
     assert ran.returncode == 0 and "was stopped: CANCELLED (8 of 8 ended: 1 returned, 7 cancelled)" in ran.stderr
-    assert next(job.state for job in clusterfn.jobs(host) if job.id == group_id) == "CANCELLED"
+    until(lambda: next(job.state for job in clusterfn.jobs(host) if job.id == group_id) == "CANCELLED")
     group = clusterfn.attach(group_id)
     assert group.wait(150) and group.states == ["RETURNED"] + ["CANCELLED"] * 7, group
 

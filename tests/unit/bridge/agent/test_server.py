@@ -359,7 +359,8 @@ def test_a_program_for_which_no_descriptors_are_left_takes_none(client: Client, 
             os.close(fd)
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
-    assert len(os.listdir("/proc/self/fd")) == before
+    # What other tests have left may be collected meanwhile.
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_where_no_restart_can_be_seen_an_upload_begins_again(client: Client, tmp_path, monkeypatch):

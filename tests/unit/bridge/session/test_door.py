@@ -293,7 +293,9 @@ def speak_without_a_folder() -> str:
     import os
     import shutil
 
-    shutil.rmtree(os.path.dirname(os.getcwd()))
+    folder = os.path.dirname(os.getcwd())
+    while os.path.exists(folder):  # its session may write to it meanwhile
+        shutil.rmtree(folder, ignore_errors=True)
     for number in range(3):
         print("line", number, flush=True)
     return "done"
