@@ -222,9 +222,8 @@ class GroupRun(GroupOnHost):
         ended = self.item_results.count_ended()
         # An element that begins when the rest has been concluded finds nothing.
         reporting = [element for element in self.elements.all() if element.begun or not self.elements.is_closed]
-        if self.elements.has_ended or self._is_starting or ended == self.spec.count:
-            return False
-        if not all(element.over for element in reporting):
+        are_over = all(element.over for element in reporting)
+        if self.elements.has_ended or self._is_starting or ended == self.spec.count or not are_over:
             return False
         progress, self._before = ended > self._before, ended
         # An element may have begun at the last moment.

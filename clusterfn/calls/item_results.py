@@ -57,12 +57,11 @@ class ItemStream:
             if size is not None:
                 # A crash may leave bytes that belong to no line, so a value need not begin where the last one ended.
                 begin = self.waiting[0]["at"] - self._offset
-                is_whole = len(self._values) >= begin + size
-                if not (is_whole or is_end):
+                if len(self._values) < begin + size and not is_end:
                     return
                 value = self._values[max(0, begin) : begin + size]
                 # Values that are handed on must not be kept here too, for a group may have thousands.
-                if is_whole:
+                if len(self._values) >= begin + size:
                     del self._values[: begin + size]
                     self._offset += begin + size
             yield self.waiting.popleft(), value

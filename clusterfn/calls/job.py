@@ -294,10 +294,8 @@ class Job(concurrent.futures.Future[R], JobArgument, NotebookDisplay):
             self._run.hurry()
         # asyncio would ask the job itself for its value in the thread of the event loop, which a transfer would stop.
         ended: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self.add_done_callback(lambda _: ended.set_result(None))
+        self.add_done_callback(lambda _: ended.cancel() if self.cancelled() else ended.set_result(None))
         yield from asyncio.shield(asyncio.wrap_future(ended)).__await__()
-        if self.cancelled():
-            raise asyncio.CancelledError
         value: R = super().result(0)
         if value is settling.ON_HOST:
             value = yield from asyncio.get_running_loop().run_in_executor(None, self.result).__await__()
