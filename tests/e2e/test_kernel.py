@@ -551,7 +551,7 @@ def test_a_kernel_that_waits_says_so_and_is_withdrawn_when_its_client_ends(here:
         argv = [sys.executable, "-m", "clusterfn", *words, str(connection_file(tmp_path / "file"))]
         proxy = subprocess.Popen(argv, stderr=stderr)
     try:
-        until(lambda: "PENDING (waiting" in (tmp_path / "stderr").read_text())
+        until(lambda: "(waiting" in (tmp_path / "stderr").read_text())
         (waiting,) = {folder.name for folder in (here / "jobs").iterdir()} - {before.id}
         proxy.terminate()
 
