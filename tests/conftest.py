@@ -62,7 +62,7 @@ LONGEST = (
     "bridge/test_queue.py builder/test_wheel_builds.py e2e/test_cli.py e2e/test_commands.py e2e/test_dask.py "
     "unit/hosts/survey/test_survey.py unit/test_examples_of_docs.py unit/test_platforms.py"
 )
-ORDER = {"lab": 0, **dict.fromkeys(APART, 0), **dict.fromkeys(LONGEST.split(), 1)}
+ORDER = {"lab": 0, "unit/calls/test_many_jobs.py": -1, **dict.fromkeys(APART, 0), **dict.fromkeys(LONGEST.split(), 1)}
 TABLES = pytest.StashKey[list[tuple[str, str]]]()
 FAILED = pytest.StashKey[bool]()  # of a test, for its fixtures
 
