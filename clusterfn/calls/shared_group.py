@@ -111,7 +111,7 @@ class Parts:
         """Take how an item ended, unless another part has it now; one that was given up is kept for another host."""
         if self.owner[index] is not part:
             return
-        if ended.state == CANCELLED and conclusion.GIVEN_UP_ITEM.message in str(ended.error):
+        if ended.state == CANCELLED and getattr(ended.error, "message", "") == conclusion.GIVEN_UP_ITEM.message:
             self.given_up[index], self.given_up_at = ended, time.monotonic()
             self._asked.discard(part)
             if not self.is_closed:
@@ -141,16 +141,16 @@ class Parts:
             runs = self.open() + [run for part, run in list(self.runs.items()) if part.lost is not None]
         self.end_given_up()
         closed = layout.CLOSED + secrets.token_hex(4)
-        # Other programs move nothing either.
-        noted = [note(first, closed) for first in self.first.values() if _is_there(first) and _is_laid_out(first)]
         # The last comes first. Each is asked, whatever the others raise.
         with contextlib.ExitStack() as stack:
             for error in self.missing:
                 stack.callback(_raise, error)
-            for reply in noted:
-                stack.callback(reply.result, _TIMEOUT_S)
             for run in runs:
                 stack.callback(end, run)
+            # Other programs move nothing either. These notes are on their way before anything is ended.
+            noted = [note(first, closed) for first in self.first.values() if _is_there(first) and _is_laid_out(first)]
+        for reply in noted:
+            reply.result(_TIMEOUT_S)
 
     def retry(self, failed: Sequence[int]) -> None:
         """Have items that have ended run again, as if their hosts had given them up."""
