@@ -10,6 +10,7 @@ so far, which only the element knows.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,7 +32,7 @@ from clusterfn.calls.group_run import GroupRun
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.sent_group import limits_of
 from clusterfn.config import units
-from clusterfn.config.job_spec import Group
+from clusterfn.config.job_spec import MOST_ITEMS, Group
 from clusterfn.config.options import Options, unknown
 from clusterfn.config.spec import Resources
 from clusterfn.display import console, labels
@@ -187,9 +188,12 @@ def _calls_of(iterables: Sequence[Iterable[Any]], name: str) -> list[tuple[Any, 
 
     Raises:
         TypeError: One of the iterables is none.
-        ConfigError: Some arguments would be left out.
+        ConfigError: Some arguments would be left out, or there are too many.
     """
-    calls = list(zip(*as_lists(iterables, name)))
+    calls = list(itertools.islice(zip(*as_lists(iterables, name)), MOST_ITEMS + 1))
+    if len(calls) > MOST_ITEMS:
+        hint = "an iterator without an end needs one: itertools.islice(items, 1000)"
+        raise ConfigError(f"{name}.map() got more than {MOST_ITEMS:,} items", hint=hint)
     lengths = [len(values) if has_method(values, "__len__") else None for values in iterables]  # type: ignore[arg-type]
     if any(length is not None and length != len(calls) for length in lengths):
         said = ", ".join("an iterator" if length is None else str(length) for length in lengths)

@@ -310,11 +310,12 @@ def test_a_map_of_a_number_is_refused_with_what_to_give():
     [
         (([1, 2], ["a"]), "learn.map() got lists of different lengths: 2, 1; 1 call can be made"),
         (([1, 2], iter([0.1])), "got lists of different lengths: 2, an iterator; 1 call can"),
-        ((range(3), (0.1, 0.2)), "lengths: 3, 2; 2 calls"),
         (([1], []), "lengths: 1, 0; 0 calls"),
+        ((itertools.count(), itertools.repeat(0.1)), "learn.map() got more than 6 items"),
     ],
 )
-def test_lists_of_different_lengths_are_rejected(lists: tuple[Any, ...], says: str, no_file: str):
+def test_lists_that_no_calls_can_be_made_of_are_rejected(lists: Any, says: str, no_file: str, monkeypatch: Any):
+    monkeypatch.setattr(mapping, "MOST_ITEMS", 6)
     with pytest.raises(ConfigError) as rejected:
         cluster(learn).map(*lists)
     assert says in str(rejected.value)
