@@ -107,7 +107,8 @@ def play(ada: Neighbour, steal: Callable[[list[str]], contextlib.AbstractContext
     return Scene(jobs, [taken[job.id] - since for job, since in zip(jobs, [began, began, began, came])])
 
 
-@pytest.mark.parametrize("again", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("again", [False, True])
 def test_who_takes_every_name_of_another_user_first_keeps_none_of_their_jobs_waiting(street, again, table):
     ada, mal = street(ADA), street(MAL)
     alone = play(ada, lambda names: contextlib.nullcontext())

@@ -169,9 +169,8 @@ def test_a_spawned_child_does_too(job):
     assert "lock.acquire()  # the second time" in shown(job("in_a_spawned_child", stall_s=STALL_S).run())
 
 
-@pytest.mark.parametrize(
-    "name", ["computes", *(pytest.param(each, marks=pytest.mark.long) for each in ("prints", "children_compute"))]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["computes", "prints", "children_compute"])
 def test_a_process_that_does_something_is_left_alone(job, name: str):
     assert job(name, stall_s=STALL_S).run()["kind"] == "returned"
 

@@ -65,6 +65,7 @@ def test_of_eight_at_once_one_builds(host: Host, shelf: Path, python: dict):
     assert host.leftovers() == []
 
 
+@pytest.mark.long
 def test_packages_are_unpacked_once_for_two_environments_at_once(host: Host, shelf: Path, python: dict):
     big = toys.module(shelf, "big", 2000)
     plans = [host.plan([python, big], id=name * 8) for name in ("a", "b")]

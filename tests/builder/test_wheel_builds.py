@@ -104,7 +104,8 @@ def test_a_build_leaves_no_process_behind(host: Host, shelf: Path, python: dict[
     assert not is_running(int(kept.read_text()))
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_builder_that_is_ended_leaves_no_process_behind(
     host: Host, shelf: Path, python: dict[str, Any], tools, number: int
 ):
@@ -122,6 +123,7 @@ def test_a_builder_that_is_ended_leaves_no_process_behind(
     until(lambda: not any(is_running(int(pid)) for pid in pids))
 
 
+@pytest.mark.long
 def test_a_source_distribution_that_was_sent_stays_for_other_environments_until_none_has_it(
     host: Host, shelf: Path, python: dict[str, Any], short_pip
 ):
@@ -162,6 +164,7 @@ def test_a_build_that_fails_shows_its_last_lines_its_log_and_what_to_do(
     assert host.leftovers() == [] and not host.prefix(plan).exists()
 
 
+@pytest.mark.long
 def test_the_hosts_modules_are_loaded_for_a_build(host: Host, shelf: Path, python: dict[str, Any], short_pip):
     before = "assert os.environ['COMPILER'] == 'icc'"
     wheel = built(toys.sdist(shelf, "loads", toys.with_backend("loads", before)), short_pip)

@@ -24,11 +24,12 @@ import pytest
 
 import clusterfn
 from clusterfn import ClusterfnError, ConfigError, EnvironmentBuildError
-from tests.e2e.conftest import BOTH, ON_SLURM, lab_venv, local_host
+from tests.e2e.conftest import BOTH, lab_venv, local_host
 from tests.processes import agents_here, command_of, tagged
 from tests.waiting import WAIT_S, stays, until
 
 pytestmark = [
+    pytest.mark.long,
     # Imported here, it would cost each process of the tests half a second.
     pytest.mark.skipif(find_spec("distributed") is None, reason="dask is not installed"),
     pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="looks at processes in /proc"),
@@ -234,16 +235,6 @@ def test_a_connection_that_breaks_loses_no_task_and_no_value(block):
     assert kept.result(WAIT_S) == bytes([7]) * 1000
 
 
-def test_everything_ends_with_the_block_after_an_exception_too(here):
-    with pytest.raises(ZeroDivisionError), clusterfn.dask_client("here", workers=1, **SMALL) as client:
-        client.submit(where, 1).result(WAIT_S)
-        assert pids_of(here)
-        raise ZeroDivisionError
-
-    assert [each["kind"] for each in outcomes(here)] == ["returned"] * 2
-    until(lambda: not pids_of(here))
-
-
 def test_a_client_that_is_killed_leaves_nothing_behind(here, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
@@ -258,7 +249,7 @@ def test_a_client_that_is_killed_leaves_nothing_behind(here, tmp_path):
     until(lambda: not pids_of(here))
 
 
-@pytest.mark.parametrize("cores", [1, pytest.param(64, marks=pytest.mark.long)])
+@pytest.mark.parametrize("cores", [1, 64])
 def test_ctrl_c_ends_everything_while_jobs_wait_and_in_the_block(tmp_path, warm_root, cores):
     """With one core there is none left for a worker beside the scheduler, at the latest."""
     (tmp_path / "clusterfn.yml").write_text(
@@ -285,7 +276,6 @@ def test_ctrl_c_ends_everything_while_jobs_wait_and_in_the_block(tmp_path, warm_
     until(lambda: not pids_of(warm_root))
 
 
-@pytest.mark.long
 def test_own_modules_go_to_scheduler_and_workers(here, run_script, tmp_path):
     (tmp_path / "mine.py").write_text("def double(x):\n    return 2 * x\n")
     text = (
@@ -362,7 +352,6 @@ def test_another_python_is_refused_before_anything_is_sent(lab, here):
     assert not (here / "jobs").exists()
 
 
-@pytest.mark.long
 def test_workers_that_cannot_start_are_an_error_and_no_endless_loop(here):
     broken = {"DASK_DISTRIBUTED__NANNY__PRELOAD": "no_such_module"}
 
@@ -429,7 +418,6 @@ def environment(lab: Any) -> str:
     return f"venv:{lab_venv(lab, 'dask', *versions)}"
 
 
-@pytest.mark.long
 @pytest.mark.lab
 def test_twenty_seconds_without_network_lose_nothing(lab, environment, tmp_path, monkeypatch):
     root = lab.home("bash") / f"dask-{secrets.token_hex(4)}"
@@ -454,7 +442,7 @@ def test_twenty_seconds_without_network_lose_nothing(lab, environment, tmp_path,
 
 
 @pytest.mark.lab
-@ON_SLURM
+@BOTH
 def test_on_a_host_workers_have_gpus_of_their_own_and_shuffle_and_one_dies(hosts, environment, host, gpubox_reset):
     from dask import bag
 
@@ -473,7 +461,6 @@ def test_on_a_host_workers_have_gpus_of_their_own_and_shuffle_and_one_dies(hosts
     until(lambda: not pids_of(hosts.root, earlier))
 
 
-@pytest.mark.long
 @pytest.mark.lab
 @BOTH
 def test_on_a_host_other_users_reach_nothing(hosts, environment, host):

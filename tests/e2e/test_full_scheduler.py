@@ -122,6 +122,7 @@ def test_no_more_items_run_side_by_side_than_asked_for_if_the_array_is_divided(s
     assert max(sum(begin <= at < end for begin, end in spans) for at, _ in spans) <= 2
 
 
+@pytest.mark.long
 def test_ctrl_c_in_a_program_that_waits_for_room_drops_its_job(site, may_have, tmp_path):
     may_have(0)
     before = queued(site)

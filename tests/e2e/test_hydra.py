@@ -79,6 +79,7 @@ class Show(Callback):
 """
 
 
+@pytest.mark.long
 def test_what_the_launcher_returns_names_the_folders_here(here: Path, app: Path):
     (app / "show.py").write_text(RETURNED)
 

@@ -380,7 +380,8 @@ def use_and_end(notebook: Notebook) -> None:
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("platform", ["darwin", pytest.param("win32", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("platform", ["darwin", "win32"])
 def test_a_mac_or_a_windows_machine_uses_a_kernel(
     hosts: Hosts, platform: str, with_ipykernel: Path, jupyter: Path, tmp_path: Path
 ):

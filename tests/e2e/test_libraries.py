@@ -1,5 +1,4 @@
-"""Sweeps and groups with the real Optuna and the real pandas, in a folder of their own: other tests need a Python
-without."""
+"""Sweeps and groups with the real Optuna and pandas, in a folder of their own: other tests need a Python without."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ import sys
 
 import pytest
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]  # the first one installs
+pytestmark = [pytest.mark.lab, pytest.mark.long, pytest.mark.timeout(900)]  # the first one installs
 WANTED = ("optuna", "pandas")
 
 

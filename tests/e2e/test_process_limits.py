@@ -22,6 +22,7 @@ def called_under(limit: str, lines: str, options: str = "cores=1") -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_a_soft_limit_of_the_login_ends_no_job(here):
     assert called_under("-S -t 2", BURN).startswith("back\n")
     assert called_under("-S -f 2048", WRITE).startswith("back\n")

@@ -175,7 +175,7 @@ def test_a_host_that_could_not_give_items_up_is_asked_again(ran, monkeypatch):
     assert collections.Counter(group.hosts)["quick"] > 60
 
 
-@pytest.mark.parametrize("end", ["cancel", "withdraw"])
+@pytest.mark.parametrize("end", ["cancel", pytest.param("withdraw", marks=pytest.mark.long)])
 def test_programs_that_end_a_map_at_the_same_time_end_it_once_and_nothing_moves_any_more(ran, monkeypatch, end):
     group = cluster(host="lab")(slept).map(range(400), folder=str(ran))
     others = [clusterfn.attach(group.id) for _ in range(2)]

@@ -49,6 +49,7 @@ def test_functions_of_all_lengths_in_a_script(hosts, run_script):
     assert there == here
 
 
+@pytest.mark.long
 def test_a_string_literal_of_ten_megabytes_in_a_script(hosts, run_script):
     ending = "import json\nprint(json.dumps([literal(), literal.local()]))\n"
     source = with_literal(10 << 20).replace("def literal", "@cluster(host='tensor01')\ndef literal")

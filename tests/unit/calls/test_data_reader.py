@@ -137,6 +137,7 @@ except Exception as error:
 
 
 @pytest.mark.skipif(not TORCH.exists(), reason="the lab's torch environment is not there")
+@pytest.mark.long
 def test_tensors_of_torch_come_back_and_sparse_ones_are_named():
     argv = [str(TORCH), "-c", OF_TORCH, str(ROOT)]
     path = os.pathsep.join([str(ROOT), *(each for each in sys.path if "site-packages" in each)])

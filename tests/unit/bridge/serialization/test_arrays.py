@@ -57,6 +57,7 @@ def test_numpy_1_and_2_read_each_other(new_there: bool, older: str, tmp_path: Pa
     assert failed <= {"an array of variable texts", "a function in which errors are ignored"}
 
 
+@pytest.mark.long
 def test_a_caller_without_the_library_gets_plain_data_or_its_name(tmp_path: Path):
     there = (str(TORCH), version(str(TORCH)))
     # -S: the tests' own environment has numpy
@@ -115,6 +116,7 @@ PACKED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("module", PACKED)
 def test_what_another_version_packed_is_read(module: str):
     files = [FIXTURES / "packed" / f"{packed}.pkl.gz" for packed in PACKED[module]]
@@ -123,6 +125,7 @@ def test_what_another_version_packed_is_read(module: str):
         assert {name: said for name, said in found.items() if name not in differs} == {}
 
 
+@pytest.mark.long
 def test_tables_go_and_come_back_within_one_version(tmp_path: Path):
     trip(str(TORCH), "write", "pandas", tmp_path / "values")
 

@@ -119,7 +119,7 @@ def test_a_process_that_is_stopped_or_dead_holds_up_no_end_and_one_that_died_cos
     made.prepare()
     os.kill(made.pids()[0], signal.SIGSTOP)
     made.dismiss()
-    assert len(os.listdir("/dev/fd")) == before
+    assert len(os.listdir("/dev/fd")) <= before
 
 
 # Once the gate is there, no worker gets as far as to wait for a call.
