@@ -5,11 +5,31 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 WAIT_S = 150.0  # below the limit of a test
+B = TypeVar("B", bound="Beside")
+
+
+class Beside:
+    """Does its `work` in a thread beside the block that it is entered for, until `over` is set at its end."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        self._thread = threading.Thread(target=self.work)
+
+    def work(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self: B) -> B:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        self._thread.join()
 
 
 def until(look: Callable[[], Any], what: str = "") -> Any:

@@ -94,7 +94,7 @@ def test_an_element_that_is_started_again_resumes_after_what_is_reported(bench):
 
 
 def test_a_fenced_element_ends_its_item_and_tells_nothing_more(bench):
-    group = Group(bench, 3, 3, waiting=(1,))
+    group = Group(bench, 3, 3, waiting=(1,), scheduler="slurm")
     fenced = group.start(1)
     until(lambda: group.began(1))
 

@@ -10,7 +10,6 @@ import random
 import re
 import signal
 import subprocess
-import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Mapping
@@ -22,11 +21,12 @@ from tests.lab import layout
 from tests.lab.handle import SlurmControls
 from tests.lab.network import DelayProxy
 from tests.processes import everyone
+from tests.waiting import Beside
 
 Act = Callable[[random.Random], "str | None"]
 
 
-class Killer:
+class Killer(Beside):
     """Does one of its acts at a time, each as often as its quota says.
 
     Args:
@@ -41,16 +41,7 @@ class Killer:
         self.killed: list[tuple[str, str, float]] = []
         self.failed: str | None = None
         self._acts, self._quota, self._rng, self._pause_s = acts, quota, rng, pause_s
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._kill_all)
-
-    def __enter__(self) -> Killer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
+        super().__init__()
 
     def counts(self) -> dict[str, int]:
         """How many of each kind are dead."""
@@ -61,9 +52,9 @@ class Killer:
         """Whether each kind has died as often as it was to, or none will die any more."""
         return self.failed is not None or all(count >= self._quota for count in self.counts().values())
 
-    def _kill_all(self) -> None:
+    def work(self) -> None:
         try:
-            while not self.done() and not self._over.wait(self._rng.uniform(*self._pause_s)):
+            while not self.done() and not self.over.wait(self._rng.uniform(*self._pause_s)):
                 wanted = [kind for kind, count in self.counts().items() if count < self._quota]
                 for kind in self._rng.sample(wanted, len(wanted)):  # the first of which there is one
                     when = time.time()
@@ -152,7 +143,7 @@ def kill(pid: int) -> bool:
     return False
 
 
-class Administrator:
+class Administrator(Beside):
     """Puts SLURM's nodes back to work that are drained after a kill, and releases jobs that it holds: no user may.
 
     A daemon that is killed while it starts a job leaves "Duplicate jobid" on its node, and the job "requeued held".
@@ -160,19 +151,10 @@ class Administrator:
 
     def __init__(self, slurm: SlurmControls, every_s: float = 2.0) -> None:
         self._slurm, self._every_s = slurm, every_s
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._tend)
+        super().__init__()
 
-    def __enter__(self) -> Administrator:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _tend(self) -> None:
-        while not self._over.wait(self._every_s):
+    def work(self) -> None:
+        while not self.over.wait(self._every_s):
             for node in layout.NODES:
                 if "drain" in self._slurm.node_state(node):
                     self._slurm.run("scontrol", "update", f"nodename={node}", "state=resume")

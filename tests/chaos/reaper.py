@@ -11,11 +11,11 @@ import os
 import random
 import re
 import signal
-import threading
 from collections.abc import Mapping
 
 from tests.lab import OwnBox
 from tests.processes import command_line, parent_of
+from tests.waiting import Beside
 
 KINDS = ("supervisor", "worker", "agent", "spooler")
 _JOB = re.compile(rb"/jobs/([0-9a-f]{16})(?:/elements/([0-9]+))?")
@@ -63,7 +63,7 @@ def staff(box: OwnBox) -> dict[str, list[int]]:
     return found
 
 
-class Reaper:
+class Reaper(Beside):
     """Kills at random, so many of each kind; `killed` has their jobs by kind, "" for an agent."""
 
     def __init__(self, box: OwnBox, rng: random.Random, quota: Mapping[str, int], pause_s: tuple[float, float]) -> None:
@@ -72,23 +72,14 @@ class Reaper:
         self._rng = rng
         self._quota = dict(quota)
         self._pause_s = pause_s
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._reap)
-
-    def __enter__(self) -> Reaper:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
+        super().__init__()
 
     def done(self) -> bool:
         """Whether everybody is dead who was to die."""
         return all(len(self.killed[kind]) >= count for kind, count in self._quota.items())
 
-    def _reap(self) -> None:
-        while not self.done() and not self._over.wait(self._rng.uniform(*self._pause_s)):
+    def work(self) -> None:
+        while not self.done() and not self.over.wait(self._rng.uniform(*self._pause_s)):
             there = staff(self._box)
             wanted = [kind for kind, count in self._quota.items() if len(self.killed[kind]) < count and there.get(kind)]
             if wanted:

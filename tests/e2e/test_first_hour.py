@@ -13,7 +13,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ import yaml
 
 from tests.e2e.conftest import REPOSITORY
 from tests.e2e.terminal import PROMPT, Terminal
+from tests.waiting import Beside
 
 pytestmark = pytest.mark.lab
 
@@ -95,7 +95,7 @@ def address(lab: Any, newcomer: Any) -> str:
     return f"{newcomer.name}@127.0.0.1:{lab.host('password').port}"
 
 
-class Onlooker:
+class Onlooker(Beside):
     """Looks again and again for a word in the arguments and variables of all processes of this machine."""
 
     _NAMES = ("cmdline", "environ")
@@ -104,19 +104,10 @@ class Onlooker:
         self.seen: set[str] = set()
         self.looks = 0
         self._word = word.encode()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
+        super().__init__()
 
-    def __enter__(self) -> Onlooker:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._over.wait(0.1):
+    def work(self) -> None:
+        while not self.over.wait(0.1):
             self.looks += 1
             paths = [f"/proc/{pid}/{name}" for pid in os.listdir("/proc") if pid.isdigit() for name in self._NAMES]
             self.seen |= set(filter(self._holds, paths))

@@ -83,7 +83,15 @@ class Client:
         self.agent.waiting_note = starts.WaitingNote(self.agent.at, self.agent.job_starts)
 
     def ask(self, **header: Any) -> None:
-        os.write(self.asking, pack(header))
+        self.write(pack(header))
+
+    def write(self, data: bytes) -> None:
+        """Write all of it. The agent takes turns meanwhile where its pipe is small, as for a user with many pipes."""
+        while data:
+            try:
+                data = data[os.write(self.asking, data) :]
+            except BlockingIOError:
+                self.turns(1)
 
     def turns(self, count: int = 20) -> None:
         for _ in range(count):
@@ -100,11 +108,7 @@ class Client:
 
     def send(self, data: bytes, **header: Any) -> None:
         """Send a chunk of any size, while the agent takes turns."""
-        frame = memoryview(pack(dict(header, do="chunk"), data))
-        while frame:
-            self.turns(1)
-            with contextlib.suppress(BlockingIOError):
-                frame = frame[os.write(self.asking, frame) :]
+        self.write(pack(dict(header, do="chunk"), data))
         self.turns(2)
 
     def answer_of(self, number: int) -> dict[str, Any]:

@@ -35,10 +35,11 @@ class Forgetful:
         uploads: How often the bridge was sent.
         runs: How often one of its programs was started.
         keeps: Whether it keeps what it is sent.
+        is_void: Whether its programs are files of zeros, which an old Python takes for programs that do nothing.
     """
 
     def __init__(self) -> None:
-        self.has_bridge, self.keeps = False, True
+        self.has_bridge, self.keeps, self.is_void = False, True, False
         self.uploads = self.runs = 0
         self.partial = b""
 
@@ -49,13 +50,15 @@ class Forgetful:
             self.runs += 1
             out, err = (b'{"id": "x"}\n', b"") if self.has_bridge else (b"", self.partial or LOST)
             err = err.replace(b"/r/supervise.py", request["argv"][3].encode())
-            yield {**OK, "rc": int(not out) * 2, "out": len(out), "truncated": False}, out + err
+            out, err = (b"", b"") if self.is_void else (out, err)
+            yield {**OK, "rc": bool(err) * 2, "out": len(out), "truncated": False}, out + err
         elif request["do"] == "run":
             self.has_bridge = self.has_bridge and "rm" not in " ".join(request["argv"])
-            yield {**OK, "rc": 0, "out": 0, "truncated": False}, b""
+            head = b"\0" if self.is_void else b"i"
+            yield {**OK, "rc": 0, "out": 1, "truncated": False}, head
         elif request["do"] == "put":  # its chunks may come after what was sent behind it
             self.uploads += 1
-            self.has_bridge = self.keeps
+            self.has_bridge, self.is_void = self.keeps, False
             yield OK, b""
 
 
@@ -84,6 +87,9 @@ def test_what_asks_a_host_that_has_lost_the_bridge_gets_its_answer(host: HostSta
     there.has_bridge = False
     assert environment_builder.run_builder(host, "list", "/r") == [{"id": "x"}]
     assert there.uploads == 3
+
+    there.is_void = True
+    assert host.bridge.supervise("list", "/r").result(WAIT_S).out == b'{"id": "x"}\n' and there.uploads == 4
 
 
 def test_a_host_that_keeps_nothing_is_asked_twice_and_no_more(host: HostState, there: Forgetful):

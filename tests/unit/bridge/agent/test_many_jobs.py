@@ -268,7 +268,7 @@ def test_answers_leave_between_the_requests_of_one_read(client: Client, monkeypa
             self.end()
 
     monkeypatch.setitem(server.HANDLERS, "have", SlowHandler)
-    os.write(client.asking, b"".join(pack({"id": number, "do": "have"}) for number in range(2, 12)))
+    client.write(b"".join(pack({"id": number, "do": "have"}) for number in range(2, 12)))
 
     while len(handled) < 10:
         client.agent.turn()

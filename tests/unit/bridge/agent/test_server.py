@@ -88,12 +88,12 @@ def test_a_nudge_comes_between_two_chunks_and_never_inside_of_one(client: Client
     client.turns()
     call = pack({"id": 2, "do": "chunk"}, b"a" * LONG + b"END")
     for at in range(0, len(call), PIPE):
-        os.write(client.asking, call[at : at + PIPE])
+        client.write(call[at : at + PIPE])
         client.turns(1)
     assert read_until(b"END") == b"x" * 1024 + b"%d" % LONG
 
     assert read_until(b"-" * 1500) == b"", "this is no full piece"
-    os.write(client.asking, pack({"id": 2, "do": "chunk"}, b"b"))
+    client.write(pack({"id": 2, "do": "chunk"}, b"b"))
     assert read_until(b".") == b"x" * 1024 + b"go on"
     until(lambda: client.turns(1) or 2 not in client.agent.requests)
 
@@ -149,7 +149,7 @@ def test_a_program_that_has_ended_does_not_keep_the_next_ones_input_from_it(clie
     client.ask(id=2, do="run", argv=["true"])
     turn()
     assert until(lambda: turn() == idle)  # its output is read, and nobody has looked after it
-    os.write(client.asking, pack({"id": 3, "do": "run", "argv": ["cat"]}, b"said"))
+    client.write(pack({"id": 3, "do": "run", "argv": ["cat"]}, b"said"))
     until(lambda: turn() > idle)
     client.agent.reap()
     answers: list[int] = []
@@ -293,7 +293,7 @@ def test_a_disk_that_syncs_slowly_stops_no_other_request_and_syncs_for_many_uplo
     held.touch()
     for number in range(10, 30):
         client.ask(id=number, do="put", path=str(tmp_path / "jobs" / str(number)), files=[["a", 1, 0o600]])
-        os.write(client.asking, pack({"id": number, "do": "chunk", "last": True}, b"a"))
+        client.write(pack({"id": number, "do": "chunk", "last": True}, b"a"))
     client.ask(id=99, do="have", paths=[])
     until(lambda: client.turns(1) or 99 not in client.agent.requests and client.agent.frames is None)
     assert len(client.agent.requests) == 20, "the ping is answered before any of them is on the disk"
@@ -317,7 +317,7 @@ def test_a_child_that_flushes_to_a_slow_disk_holds_no_pipe_of_the_agent(client: 
     monkeypatch.setattr(disk_sync, "sync_all", report)
     client.agent.disk_sync.is_slow = True
     client.ask(id=1, do="put", path=str(tmp_path / "file"), size=1)
-    os.write(client.asking, pack({"id": 1, "do": "chunk", "last": True}, b"a"))
+    client.write(pack({"id": 1, "do": "chunk", "last": True}, b"a"))
     until(lambda: client.turns(1) or not client.agent.requests)
 
     assert (tmp_path / "held").read_text() == "[]"
@@ -330,7 +330,7 @@ def test_an_upload_that_a_slow_disk_refuses_fails(client: Client, tmp_path, monk
     monkeypatch.setattr(disk_sync, "sync_all", fails)
     client.agent.disk_sync.is_slow = True
     client.ask(id=10, do="put", path=str(tmp_path / "bad"), files=[["a", 1, 0o600]])
-    os.write(client.asking, pack({"id": 10, "do": "chunk", "last": True}, b"a"))
+    client.write(pack({"id": 10, "do": "chunk", "last": True}, b"a"))
     until(lambda: client.turns(1) or not client.agent.requests)
 
     client.listen()
