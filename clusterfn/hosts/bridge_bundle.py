@@ -312,9 +312,8 @@ class HostBridge:
 
     async def _is_void(self, program: str, ended: Completed) -> bool:
         """Whether a program did nothing as its file has only zeros: those are no error for a Python before 3.11.4."""
-        if ended.rc != 0 or ended.out or ended.err:
-            return False
-        return not (await self._connect().run(["head", "-c1", program])).out.strip(b"\0")
+        is_silent = not (ended.rc or ended.out or ended.err)
+        return is_silent and not (await self._connect().run(["head", "-c1", program])).out.strip(b"\0")
 
     def _is_own(self, folder: str) -> bool:
         """Whether it is of this version."""
