@@ -192,7 +192,7 @@ def _calls_of(iterables: Sequence[Iterable[Any]], name: str) -> list[tuple[Any, 
     """
     calls = list(itertools.islice(zip(*as_lists(iterables, name)), MOST_ITEMS + 1))
     if len(calls) > MOST_ITEMS:
-        hint = "an iterator without an end needs one: itertools.islice(items, 1000)"
+        hint = "send fewer; an iterator without an end needs one: itertools.islice(items, 1000)"
         raise ConfigError(f"{name}.map() got more than {MOST_ITEMS:,} items", hint=hint)
     lengths = [len(values) if has_method(values, "__len__") else None for values in iterables]  # type: ignore[arg-type]
     if any(length is not None and length != len(calls) for length in lengths):

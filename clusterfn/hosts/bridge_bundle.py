@@ -284,8 +284,7 @@ class HostBridge:
         """Run a program of it to its end; once more if the host turns out to have lost or damaged it."""
         # Read the counter before asking: of many requests that miss the bridge together, only the first sends it again.
         before = [] if bridge else self.lay_out()
-        folder = bridge or self.folder
-        sends = self._sends
+        folder, sends = bridge or self.folder, self._sends
         argv = self.words(*words, folder=folder)
 
         def ask(after: Sequence[Reply[bool]]) -> Reply[Completed]:
@@ -296,7 +295,13 @@ class HostBridge:
         async def answer(reply: Reply[Completed]) -> None:
             try:
                 ended = await attempts[-1]
-                if self._is_own(folder) and (_cannot_load(folder, ended.err) or await self._is_void(argv[3], ended)):
+                is_damaged = ended.rc != 0 and _cannot_load(folder, ended.err)
+                if ended.rc == 0 and not ended.out and not ended.err:
+                    # A Python before 3.11.4 takes zeros, as a crash may leave, for a program that does nothing.
+                    attempts.append(self._connect().run(["head", "-c1", argv[3]]))
+                    with contextlib.suppress(HostError):
+                        is_damaged = (await attempts[-1]).out == b"\0"
+                if is_damaged and self._is_own(folder):
                     attempts.append(ask(self._send_again(folder, sends)))
                     ended = await attempts[-1]
                 reply.resolve(ended)
@@ -309,11 +314,6 @@ class HostBridge:
 
         loop.begin(answer(reply))
         return reply
-
-    async def _is_void(self, program: str, ended: Completed) -> bool:
-        """Whether a program did nothing as its file has only zeros: those are no error for a Python before 3.11.4."""
-        is_silent = not (ended.rc or ended.out or ended.err)
-        return is_silent and not (await self._connect().run(["head", "-c1", program])).out.strip(b"\0")
 
     def _is_own(self, folder: str) -> bool:
         """Whether it is of this version."""

@@ -164,7 +164,7 @@ def _ask_gpus(connection: HostConnection) -> tuple[GpuInfo, ...] | None:
     try:
         answer = connection.run(nvidia_smi.query(_FIELDS), timeout_s=PATIENCE_S).result(PATIENCE_S + 10.0)
     except HostError as error:
-        if error.kind in ("missing", "denied"):  # the latter also if a folder of PATH cannot be searched
+        if error.kind == "missing":
             return ()
         if not error.kind:
             # An error without a kind does not come from the agent: the connection itself has failed.

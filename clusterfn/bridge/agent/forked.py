@@ -4,6 +4,7 @@ The agent keeps the modules of the bridge from their second use on, because load
 """
 
 import contextlib
+import errno
 import importlib
 import os
 import signal
@@ -66,8 +67,16 @@ def detached(log: str) -> "Tuple[int, int, int]":
 
 
 def _runs_in_fork(header: "Header") -> bool:
-    """Whether a program may: one whose bridge was removed since is left to Python, which says so."""
-    return bool(header.get("fork")) and header["argv"][0] == sys.executable and os.path.exists(header["argv"][3])
+    return bool(header.get("fork")) and header["argv"][0] == sys.executable and is_whole(header["argv"][3])
+
+
+def is_whole(program: str) -> bool:
+    """Whether a program of the bridge may run in a fork. One that is gone, or zeros since a crash, is Python's."""
+    try:
+        with open(program, "rb") as file:
+            return file.read(1) not in (b"", b"\0")
+    except OSError:
+        return False
 
 
 def use_bridge(folder: str) -> None:
@@ -260,7 +269,12 @@ def _become(
                 path = argv[0]
                 os.execvpe(path, argv, env)
         except OSError as error:
-            os.write(tell, b"%d %s" % (error.errno or 0, os.fsencode(path)))
+            number = error.errno or 0
+            found = (os.path.exists(os.path.join(each, path)) for each in os.get_exec_path(env))
+            if number == errno.EACCES and "/" not in path and not any(found):
+                # It is nowhere, and a folder of PATH cannot be searched.
+                number = errno.ENOENT
+            os.write(tell, b"%d %s" % (number, os.fsencode(path)))
             os._exit(status)
         os.close(tell)
         os.environ.clear()
@@ -269,6 +283,8 @@ def _become(
     except BaseException:  # noqa: BLE001 - after a fork nothing may run on; the client gets the traceback
         import traceback
 
+        # By its folder, the client knows that it is the bridge which cannot be loaded.
+        sys.stderr.write("%s failed:\n" % " ".join(argv[3:4]))
         traceback.print_exc()
     finally:
         try:

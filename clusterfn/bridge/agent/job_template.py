@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 
-from .forked import ChildProgram, ForkedJob, can_fork_jobs, changed_environment, make_pipes
+from .forked import ChildProgram, ForkedJob, can_fork_jobs, changed_environment, is_whole, make_pipes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class JobTemplates:
         if not template or self._agent.out.size > _MOST_UNSENT:
             return None
         python, supervise = template["argv"][0], template["argv"][3]
-        if python != sys.executable or not os.path.exists(supervise):
+        if python != sys.executable or not is_whole(supervise):
             return None
         if not can_fork_jobs(os.path.dirname(supervise)):
             return None

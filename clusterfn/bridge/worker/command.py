@@ -279,7 +279,7 @@ def _wait_for(
     try:
         process = subprocess.Popen(argv, env=env, stdin=stdin)
     except OSError as error:
-        raise _not_started(argv[0], error) from error
+        raise _not_started(argv[0], error, env.get("PATH")) from error
     ending = _ending()
     warned = []
 
@@ -305,15 +305,19 @@ def _ending() -> ModuleType | None:
         return None
 
 
-def _not_started(program: str, error: OSError) -> CallRejected:
-    reason = "there is no such program" if error.errno == errno.ENOENT else os.strerror(error.errno or 0)
+def _not_started(program: str, error: OSError, path: str | None) -> CallRejected:
+    number = error.errno or 0
+    if number == errno.EACCES and os.sep not in program and shutil.which(program, os.F_OK, path) is None:
+        # It is nowhere, and a folder of PATH cannot be searched.
+        number = errno.ENOENT
+    reason = "there is no such program" if number == errno.ENOENT else os.strerror(number)
     hint = "add the package that has it to the environment, or write its path on the host"
-    if os.path.isfile(program) and error.errno == errno.ENOENT:
+    if os.path.isfile(program) and number == errno.ENOENT:
         reason, hint = "the interpreter in its first line is not there", "correct the line that begins with #!"
-    elif error.errno != errno.ENOENT:
+    elif number != errno.ENOENT:
         hint = "look at its first line, its mode, and the file system on which it is"
     message = "%s cannot be started: %s" % (program, reason)
-    return CallRejected(COMMAND, message, hint, code=_NOT_STARTED.get(error.errno or 0, 1))
+    return CallRejected(COMMAND, message, hint, code=_NOT_STARTED.get(number, 1))
 
 
 def _failed(name: str, status: int) -> CallRejected:

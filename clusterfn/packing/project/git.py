@@ -69,7 +69,7 @@ def keep(folder: str, names: frozenset[str] | None, seen: Iterable[str]) -> None
 def commit_of(folder: str) -> dict[str, str | None]:
     """Return the variable with the commit of a folder, whose copy has no .git; nothing outside of a repository."""
     describe = ["git", "-C", folder, "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(OSError):
         found = subprocess.run(describe, capture_output=True, check=False, text=True)
         return {"CLUSTERFN_GIT_COMMIT": found.stdout.strip()} if found.returncode == 0 else {}
     return {}

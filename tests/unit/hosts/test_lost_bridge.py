@@ -117,13 +117,15 @@ def test_a_bridge_of_which_one_file_is_lost_or_damaged_is_sent_again_as_a_whole(
     here = HostState(Host(name="here", address="", source="clusterfn.yml:3", scheduler="local", root=str(tmp_path)))
     builder = [layout.BUILD, "list", here.root]  # the agent itself may have loaded the supervisor
     assert here.bridge.run(builder).result(WAIT_S).rc == 0
-    for name, damage in ((layout.BUILD, Path.unlink), (layout.BUILD, zeroed), ("_clusterfn/bridge/layout.py", zeroed)):
+    damages = ((layout.BUILD, Path.unlink), (layout.BUILD, zeroed), ("_clusterfn/bridge/layout.py", zeroed))
+    for name, damage in (*damages, (layout.SUPERVISE, zeroed)):
         lost = Path(here.bridge.folder, name)
         content = lost.read_bytes()
         damage(lost)
         shutil.rmtree(lost.parent / "__pycache__", ignore_errors=True)
 
-        assert here.bridge.run(builder).result(WAIT_S).rc == 0
+        asks = [name, "clean", here.root, "9", "9", "dry"] if name == layout.SUPERVISE else builder
+        assert here.bridge.run(asks).result(WAIT_S).rc == 0
         assert lost.read_bytes() == content
     here.connection.close()
 
