@@ -55,7 +55,7 @@ APART = {
     "e2e/test_slurm_sites.py e2e/test_ssh_matrix.py",
     "jobs": "e2e/test_call_seams.py e2e/test_dask.py e2e/test_dependencies.py e2e/test_future.py "
     "e2e/test_interrupt.py e2e/test_interrupt_seams.py e2e/test_map.py e2e/test_nodes.py "
-    "e2e/test_requeue.py",
+    "e2e/test_recipes.py e2e/test_requeue.py",
 }
 # The longest of the other files begin next: the last to begin should be short, as then nobody waits for one process.
 LONGEST = (
