@@ -90,7 +90,7 @@ def telling_bridge(folder: Path, loads: Path) -> str:
     for module in ("program", "commands"):
         told = f"open({str(loads)!r}, 'a').write('{module} of {folder.name}\\n')"
         (package / f"{module}.py").write_text(f"{told}\ndef main(argv):\n    print({folder.name!r})\n    return 0\n")
-    (folder / "supervise.py").touch()
+    (folder / "supervise.py").write_text("import sys\n")
     return str(folder / "supervise.py")
 
 
