@@ -113,7 +113,7 @@ hard-elsewhere:  # blanks in paths, another home, umask, time zone and language
 	mkdir "$$folder/a home" "$$folder/a folder"; umask 027; \
 	HOME="$$folder/a home" TMPDIR="$$folder/a folder" TZ=Pacific/Kiritimati LC_ALL=C $(ON_LAB) $(TESTS)
 
-hard-account:  # not root's, but one of the lab's: the kernel calls whomever it does not know `nobody`
+hard-account:  # one of the lab's, not root's. `nobody` also stands for users that the kernel does not know
 	@folder=$$(mktemp -d); trap "rm -rf $$folder" EXIT; chmod 755 $$folder; git clone -q . $$folder/clusterfn; \
 	chown -R cfbash $$folder; cd $$folder/clusterfn; export HOME=$$folder TMPDIR=$$folder; \
 	setpriv --reuid=cfbash --regid=cfbash --init-groups --inh-caps=-all \

@@ -296,8 +296,8 @@ class HostBridge:
             try:
                 ended = await attempts[-1]
                 is_damaged = ended.rc != 0 and _cannot_load(folder, ended.err)
-                if ended.rc == 0 and not ended.out and not ended.err:
-                    # A Python before 3.11.4 takes zeros, as a crash may leave, for a program that does nothing.
+                if ended.rc == 0 and not ended.out and not ended.err and self._is_own(folder):
+                    # Before Python 3.11.4, a file that a crash has zeroed is a program that does nothing.
                     attempts.append(self._connect().run(["head", "-c1", argv[3]]))
                     with contextlib.suppress(HostError):
                         is_damaged = (await attempts[-1]).out == b"\0"

@@ -71,7 +71,7 @@ def _runs_in_fork(header: "Header") -> bool:
 
 
 def is_whole(program: str) -> bool:
-    """Whether a program of the bridge may run in a fork. One that is gone, or zeros since a crash, is Python's."""
+    """Whether a program of the bridge is there, and not zeroed by a crash. If it is not, Python runs it and reports."""
     try:
         with open(program, "rb") as file:
             return file.read(1) not in (b"", b"\0")
