@@ -60,7 +60,7 @@ def children_of(pid: int) -> list[int]:
     """Return the processes that any thread of this one has started and that it has not waited for."""
     found: list[int] = []
     for thread in os.listdir(f"/proc/{pid}/task"):
-        found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+        found += map(int, _read(pid, f"task/{thread}/children").split())
     return found
 
 

@@ -7,12 +7,13 @@ from typing import Any
 
 from clusterfn.hosts import loop
 from clusterfn.hosts.connection import Reply
+from tests.waiting import WAIT_S
 
 
 def settle() -> None:
     """Wait until what runs in the loop waits for something that is not there."""
     loop.call(lambda: None)  # there is one from now on
-    loop.settle()
+    loop.settle(WAIT_S)
 
 
 def answered(value: Any) -> Reply[Any]:

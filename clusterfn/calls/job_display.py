@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # It passes what a job prints to a function of the stream's name and the bytes. Entered, it gives a function that waits
 # for the last of them.
 Output = Callable[[Callable[[str, bytes], Any]], AbstractContextManager[Callable[[], None]]]
-_TICK_S = 1.0
+TICK_S = 1.0
 _MOMENT_S = 0.5
 _quickly_prepared: set[str] = set()
 
@@ -73,7 +73,7 @@ class _JobDisplay(console.Status):
         self.output: OutputWriter | None = None
         self.trouble = ""
         # Where calls are many and short, a line would flicker for each of them.
-        self.shows_from = 0.0 if where else self.began + _TICK_S
+        self.shows_from = 0.0 if where else self.began + TICK_S
         if where:
             console.tell(f"{job.id} {where}")
         # A bound method of `self` would keep the display and its job alive in a cycle.
@@ -84,7 +84,7 @@ class _JobDisplay(console.Status):
         self._status()
         while True:
             try:
-                kind, what = self.queue.get(timeout=_TICK_S)
+                kind, what = self.queue.get(timeout=TICK_S)
             except queue.Empty:
                 self._status()
                 continue

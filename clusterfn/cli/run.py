@@ -19,6 +19,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -277,6 +278,7 @@ hosts:
     root: {root}
 """
 _DEMO_PATIENCE_S = 115.0
+_REMOVAL_S = 5.0
 
 
 def demo(args: argparse.Namespace) -> int:
@@ -294,4 +296,7 @@ def demo(args: argparse.Namespace) -> int:
         print(f"clusterfn: the demo was stopped after {_DEMO_PATIENCE_S:.0f} s", file=sys.stderr)
         return 1
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        # The supervisor of the last job may write into it meanwhile.
+        until = time.monotonic() + _REMOVAL_S
+        while folder.exists() and time.monotonic() < until:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -101,7 +101,7 @@ def call(function: Callable[..., object], *args: Any) -> None:
         _running().call_soon_threadsafe(function, *args)
 
 
-def settle() -> None:
+def settle(limit_s: float = _SETTLED_S) -> None:
     """Wait until no coroutine of this moment can go on by itself: what it waits for next was asked for."""
 
     async def pass_turns() -> None:
@@ -111,7 +111,7 @@ def settle() -> None:
     if os.getpid() in _started and not is_here():
         with contextlib.suppress(concurrent.futures.TimeoutError):
             # With thousands of jobs the loop may need longer. Exiting a little early is better than hanging.
-            start(pass_turns()).exception(_SETTLED_S)
+            start(pass_turns()).exception(limit_s)
 
 
 # At exit, an answer may still have to pass through coroutines before the next request is sent.

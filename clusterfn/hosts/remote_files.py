@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _LIMIT = 10000
 _TIMEOUT_S = 60.0
 # A program that ends waits no longer than this for the removal of a folder.
-_REMOVAL_TIMEOUT_S = 5.0
+REMOVAL_TIMEOUT_S = 5.0
 
 
 class RemoteFile(NamedTuple):
@@ -293,4 +293,4 @@ def _listed(names: Sequence[str], count: int) -> str:
 def remove_folder(connection: HostConnection, folder: str) -> None:
     """Remove the folder of a job that never was, also where the program ends at once. Ignore a lost connection."""
     with contextlib.suppress(HostError):
-        exit_flush.await_at_exit(connection.run(removal_command(folder)), _REMOVAL_TIMEOUT_S)
+        exit_flush.await_at_exit(connection.run(removal_command(folder)), REMOVAL_TIMEOUT_S)

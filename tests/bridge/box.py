@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -18,9 +19,9 @@ from tests.programs import python_program
 from tests.waiting import until
 
 
-def waiting_name(uid: int, cards: int, ms: int = 1, cores: int = 1, kind: str = "") -> str:
+def waiting_name(uid: int, cards: int, ms: int = 1, cores: int = 1, kind: str = "", later_s: int = 0) -> str:
     """The name of a job that is the next of its line, and counts for less than a minute."""
-    until_s = int(time.clock_gettime(time.CLOCK_BOOTTIME)) + 59
+    until_s = int(time.clock_gettime(time.CLOCK_BOOTTIME)) + 59 + later_s
     return f"wait/{uid}/{ms}/{until_s}/{cards}/{cores}/0/aaaaaaaaaaaaaaaa~0/{kind}/0"
 
 
@@ -130,9 +131,12 @@ class Box:
         """Start it, and see that it waits."""
         assert self.start(job).wait(150) == 20, job.log()
 
-    def waits(self, cards: int, ms: int = 1, cores: int = 1, kind: str = "") -> socket.socket:
-        """A job of another user's that does, as its spooler names it."""
-        return self.mark(waiting_name(4242, cards, ms, cores, kind))
+    def waits(self, cards: int, ms: int = 1, cores: int = 1, kind: str = "") -> contextlib.ExitStack:
+        """A job of another user's that does until it is closed. Its later names count when the first no longer does."""
+        held = contextlib.ExitStack()
+        for later_s in (177, 118, 59, 0):
+            held.enter_context(self.mark(waiting_name(4242, cards, ms, cores, kind, later_s)))
+        return held
 
     def mark(self, name: str) -> socket.socket:
         """A name held there by somebody else."""
@@ -166,7 +170,7 @@ class Box:
 
     def tickets(self) -> set[str]:
         """The ids of the jobs that wait."""
-        return {path.name for path in self.bench.root.glob("machines/*/queue/*")}
+        return {path.name for path in self.bench.root.glob("machines/*/queue/[!.]*")}
 
     def status(self) -> list[dict[str, Any]]:
         """What the spooler has told."""
@@ -178,8 +182,9 @@ class Box:
         return next((line["reason"] for line in self.status() if line["job"] == job.id), "")
 
     def holds(self) -> list[dict[str, Any]]:
-        """The journal."""
-        lines = (self.machine / "holds.jsonl").read_text().splitlines(True)
+        """The journal so far."""
+        texts = [path.read_text() for path in self.bench.root.glob("machines/*/holds.jsonl")]
+        lines = [line for text in texts for line in text.splitlines(True)]
         return [json.loads(line) for line in lines if line.endswith("\n")]  # the last one may be half written
 
     def order(self, event: str = "taken") -> list[str]:

@@ -44,14 +44,3 @@ def box(bench: Bench, tmp_path: Path) -> Box:
     folder = tmp_path / "bin"
     folder.mkdir()
     return Box(folder, bench)
-
-
-@pytest.fixture
-def unhurried(box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Box:
-    """A machine whose processes wait for one another for minutes: on a busy one a few seconds are soon over."""
-    changes = [
-        ("queue/lease.py", "_LOCK_S = 2.0", "_LOCK_S = 100.0"),
-        ("queue/launch.py", "_DIES_S = 2.0", "_DIES_S = 100.0"),
-    ]
-    monkeypatch.setattr(box.bench, "bridge", layout_bridge(tmp_path / "unhurried", *changes))
-    return box

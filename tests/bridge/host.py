@@ -180,7 +180,8 @@ class Job:
 
     def events(self) -> list[dict[str, Any]]:
         path = self.attempt / "events.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        lines = path.read_text().splitlines(True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]  # the last one may be half written
 
     def value(self) -> Any:
         """The value, read by the environment's interpreter; it must be plain data."""

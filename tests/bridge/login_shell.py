@@ -12,6 +12,7 @@ from clusterfn.hosts import scheduler_commands
 from clusterfn.scheduler import kind_of_site
 
 PROGRAM = (Path(clusterfn.__file__).parent / "bridge" / "login_shell.py").read_text(encoding="utf-8")
+PROGRAM = PROGRAM.replace("_PROBE_S = 5\n", "_PROBE_S = 60\n")  # as long as a busy machine may take
 PROGRAMS = ("site-sbatch", "site-sinfo")  # names that no machine has
 ANSWERS = (
     "#!/bin/sh\n[ -n \"$SLURM_CONF\" ] && echo main && exit\necho 'fatal: Could not establish a configuration source'\n"
@@ -37,7 +38,7 @@ class Place:
         self,
         shell: str = "/bin/bash",
         usual: tuple[str, ...] = (),
-        patience_s: float = 20.0,
+        patience_s: float = 60.0,
         folders: tuple[str, ...] = (),
         **environ: str,
     ) -> scheduler_commands.LoginShellAnswer:
@@ -54,5 +55,5 @@ class Place:
         }
         env = {"HOME": str(self.home), "PATH": f"{self.bin}:/usr/bin:/bin", "SHELL": shell, **environ}
         argv = [sys.executable, "-I", "-S", "-c", PROGRAM, json.dumps(asked)]
-        ran = subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True, timeout=100)
+        ran = subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True, timeout=150)
         return scheduler_commands.read(ran.stdout)

@@ -74,18 +74,19 @@ def test_a_disk_with_room_for_the_outcome_alone(small: Bench):
 
 
 FILLS = """def f(ballast, said):
+    import os
     with open(ballast, 'wb', buffering=0) as file:
         try:
             while True:
                 file.write(b'x' * 4096)
         except OSError:
-            open(said, 'w').close()
+            print(os.getpid(), file=open(said, 'w'))
 """
 RETURNS = f"{FILLS}    return 'a value' * 1000\n"
 # Its start would be lost, as it is told after it; and nothing is left that was reserved for its end.
 DIES = FILLS.replace(
     "    with",
-    """    import glob, os, time
+    """    import glob, time
     while not os.path.getsize('../events.jsonl'):
         time.sleep(0.01)
     for path in glob.glob('../.reserve-*'):
@@ -113,8 +114,9 @@ def test_a_value_waits_for_room_on_the_disk_and_that_is_said(small: Bench, tmp_p
     source = RETURNS if fails == "value" else RETURNS.replace("return ", "raise ValueError(") + ")"
     job = small.job(source, str(small.root / "ballast"), str(tmp_path / "full"))
     script = job.start()
-    until((tmp_path / "full").exists)
-    stays(lambda: script.poll() is None, 2.0)
+    (worker,) = until(lambda: (tmp_path / "full").exists() and (tmp_path / "full").read_text().split())
+    until(lambda: ") S " in Path(f"/proc/{worker}/stat").read_text())  # nothing else that it does takes it from the CPU
+    stays(lambda: script.poll() is None, 1.0)
     (small.root / "ballast").unlink()
 
     script.wait(150)

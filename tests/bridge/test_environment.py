@@ -206,8 +206,8 @@ def f(opens):
     pid, found = os.getpid(), []
     for _ in range(3):  # the worker, its supervisor, job.sh
         folder = "/proc/%d/fd/" % pid
-        found += [name for name in os.listdir(folder) if os.path.islink(folder + name)
-                  and os.readlink(folder + name) in listening]
+        found += [name for name in os.listdir(folder)  # realpath also takes what is closed meanwhile
+                  if os.path.basename(os.path.realpath(folder + name)) in listening]
         pid = int(open("/proc/%d/stat" % pid).read().rpartition(")")[2].split()[1])
     return len(found)
 """

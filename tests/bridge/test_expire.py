@@ -311,10 +311,8 @@ def test_each_scheduler_is_asked_for_its_own_jobs(bench: Bench, tmp_path: Path, 
 def test_a_slurm_job_without_an_outcome_is_kept_whatever_squeue_says(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, older_s: float | None
 ):
-    young, old = (
-        sent(bench, 2.9, "secrets", scheduler="slurm", keep_days=3.0),
-        sent(bench, 3.1, scheduler="slurm", keep_days=3.0),
-    )
+    young = sent(bench, 2.9, "secrets", scheduler="slurm", keep_days=3.0)
+    old = sent(bench, 3.1, scheduler="slurm", keep_days=3.0)
     squeue(tmp_path, monkeypatch, "exit 0")
 
     tidied(bench, 1, older_s=older_s)

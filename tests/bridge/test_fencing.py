@@ -24,13 +24,6 @@ HOLDS = (
 SLEEP = "def f():\n    import time\n    print('up', flush=True)\n    time.sleep(600)\n"
 
 
-@pytest.fixture(scope="module")
-def bridge(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One whose supervisors wait longer for scontrol: on a busy machine the usual 5 s may be over too soon."""
-    longer = ("schedulers/slurm.py", "_SHOW_JOB_S = 5", "_SHOW_JOB_S = 100")
-    return layout_bridge(tmp_path_factory.mktemp("root") / "bridge" / "test", longer)
-
-
 def final_outcomes(job) -> list[int]:
     """The attempts whose outcome is final."""
     found = []
@@ -208,6 +201,7 @@ def test_a_job_that_its_user_cancelled_is_cancelled_whatever_its_scheduler_says(
     script = job.start()
     job.wait_for_text("up")
     os.killpg(script.pid, signal.SIGKILL)
+    script.wait(150)  # else it seems to have the job still
     (job.folder / "cancel").touch()
 
     asked = {"kind": kind, "message": "SLURM no longer knows the job", "hint": "read the log", "stage": stage}

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from typing import Any
@@ -92,7 +91,7 @@ def now_ms() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 10**6
 
 
-def waits(box: Box, cards: int) -> socket.socket:
+def waits(box: Box, cards: int) -> contextlib.ExitStack:
     """Another user's job does, from now on, for so many cards."""
     return box.waits(cards, now_ms())
 

@@ -66,7 +66,7 @@ def test_a_held_gpu_is_its_jobs_and_one_of_another_user_is_nobodys(desk: Desk, b
 
     assert (held["uuid"], held["index"], held["used_mib"], held["total_mib"]) == (box.uuid(0), 0, 4, 49140)
     assert (held["holder"]["own"], held["holder"]["job"], held["holder"]["name"]) == (True, job.id, "f")
-    assert 0 <= time.time() - held["holder"]["since"] < 60
+    assert 0 <= time.time() - held["holder"]["since"] < 600
     assert (free["holder"], free["without_lease"]) == (None, [])
     assert used["without_lease"][0].startswith(f"python3 (pid {os.getpid()}, ")
     assert (hidden["without_lease"], hidden["use_percent"]) == (["900 MB in use by an unknown process"], 7)

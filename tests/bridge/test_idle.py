@@ -5,25 +5,19 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from tests.bridge.host import Bench, Job
+from tests.bridge.host import Bench
 from tests.waiting import until
 
 SLEEPS = "def f(go):\n    import os, time\n    while not os.path.exists(go):\n        time.sleep(0.5)\n"
 GROWS = """def f(go):
     import os, time
-    held = []
-    while not os.path.exists(go) and len(held) < 200:
-        held.append(bytearray(b"x" * (4 << 20)))
-        time.sleep(0.05)
+    held = b"x" * (240 << 20)
+    while not os.path.exists(go):
+        time.sleep(0.5)
+    held = held, b"x" * (80 << 20)
+    time.sleep(600)
 """
 WATCHED_S = 4.0
-
-
-def supervisor_of(job: Job) -> int:
-    """The parent of the worker, once the function runs."""
-    worker = until(lambda: next((each["pid"] for each in job.events() if each["event"] == "starting"), None))
-    until(lambda: any(each["event"] == "running" for each in job.events()))
-    return int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def wakes(pid: int, seconds: float) -> int:
@@ -42,7 +36,8 @@ def test_a_function_that_waits_is_looked_at_two_or_three_times_a_second(bench: B
     go = tmp_path / "go"
     job = bench.job(SLEEPS, str(go))
     script = job.start()
-    pid = supervisor_of(job)
+    job.wait_for("running")
+    pid = job.supervisor_pid()
 
     until(lambda: wakes(pid, WATCHED_S) <= 5 * WATCHED_S)
     go.touch()
@@ -53,8 +48,12 @@ def test_a_function_that_waits_is_looked_at_two_or_three_times_a_second(bench: B
 
 def test_a_function_near_its_memory_limit_is_looked_at_often_and_ended(bench: Bench, tmp_path: Path) -> None:
     job = bench.job(GROWS, str(tmp_path / "go"), resources={"memory_bytes": 300 << 20})
+    script = job.start()
+    job.wait_for_memory(240 << 20)
 
-    job.start().wait(150)
+    until(lambda: wakes(job.supervisor_pid(), WATCHED_S) > 5 * WATCHED_S)
+    (tmp_path / "go").touch()
+    script.wait(150)
 
     outcome = job.outcome()
     assert outcome["kind"] == "memory"

@@ -13,14 +13,12 @@ from tests.bridge.host import Bench
 from tests.unit.bridge.session.serving import Client, Server, of_main
 
 PRINTS, FILES, LASTS = range(4, 7)
-# The items before wait until there is a template, which forks the others.
 SOURCE = """
 kept = None
 
 def f(x):
     import atexit, gzip, os, sys, threading, time
     if x < 4:
-        time.sleep(0.3)
         return False
     folder, main = {folder!r}, sys.modules["__main__"]
 
@@ -78,15 +76,16 @@ class Ran:
 
 def run_jobs(bench: Bench, tmp_path: Path) -> Ran:
     printed = {"stdout": "", "stderr": ""}
+    source = SOURCE.format(folder=str(tmp_path), waiting=(), failing=())
     for x in (PRINTS, FILES, LASTS):
-        job, outcome = bench.run(SOURCE.format(folder=str(tmp_path), waiting=(), failing=()), x, grace_s=3.0)
+        job, outcome = bench.run(source, x, grace_s=3.0 if x == LASTS else 60.0)
         assert outcome["kind"] == "returned", outcome
         printed = {name: text + job.output(name) for name, text in printed.items()}
     return Ran(tmp_path, printed)
 
 
 def run_items(bench: Bench, tmp_path: Path) -> Ran:
-    group = Group(bench, 7, 7, source=SOURCE, grace_s=3.0)
+    group = Group(bench, 7, 7, source=SOURCE, grace_s=9.0)
 
     assert group.start(1).wait(150) == 0
 

@@ -35,14 +35,8 @@ def test_a_child_that_never_stops_writing_does_not_delay_the_value(bench: Bench)
 
 
 def test_a_line_without_an_end_is_there_before_the_outcome(bench: Bench):
-    job = bench.job(
-        """def f():
-    import threading, time
-    print('75 %', end='')
-    threading.Thread(target=time.sleep, args=(9,)).start()
-""",
-        grace_s=1.0,
-    )
+    source = "def f():\n    import threading, time\n    print('75 %', end='')\n"
+    job = bench.job(f"{source}    threading.Thread(target=time.sleep, args=(9,)).start()\n", grace_s=1.0)
     job.start()
 
     until(job.has_outcome)

@@ -16,6 +16,7 @@ from clusterfn.bridge.supervisor.limits import Suspension, clock
 from clusterfn.bridge.supervisor.nodes import Others
 from clusterfn.bridge.supervisor.verdict import AttemptEnded
 from clusterfn.bridge.supervisor.watch import EndWatch
+from tests.waiting import replace_here
 
 
 def test_the_first_wins_and_stays(tmp_path: Path):
@@ -161,8 +162,8 @@ def test_what_is_published_is_on_the_disk_before_it_is_visible_and_its_name_afte
         said.append("link")
         link(source, target)
 
-    monkeypatch.setattr(os, "fsync", synced)
-    monkeypatch.setattr(os, "link", linked)
+    replace_here(monkeypatch, os, "fsync", synced)
+    replace_here(monkeypatch, os, "link", linked)
 
     publish.publish(str(tmp_path), "outcome.json", b"mine")
 
@@ -196,7 +197,7 @@ def test_a_reserve_that_was_published_is_never_written_again(tmp_path: Path, mon
 
 def test_a_file_is_replaced_whole_and_on_the_disk_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     synced: list[str] = []
-    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    replace_here(monkeypatch, os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
     publish.replace(str(tmp_path / "ticket"), b"old")
     synced.clear()
 

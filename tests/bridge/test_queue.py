@@ -52,7 +52,7 @@ def running(box: Box, job: Job) -> Job:
 def let_go(job: Job) -> None:
     """End a running job without a word, its script and its supervisor: what it holds is free then."""
     worker = job.worker_pid()
-    for pid in (job.supervisor_pid(), job.script.pid if is_running(job.script.pid) else 0):
+    for pid in (job.script.pid if job.script.poll() is None else 0, job.supervisor_pid()):
         if pid:
             os.kill(pid, signal.SIGKILL)
     until(lambda: not is_running(worker))
@@ -179,8 +179,8 @@ def test_who_meets_another_user_takes_no_gpu_that_is_kept_for_a_job_before_it(bo
 
     until(lambda: box.tickets() == {job.id})
 
-    until((box.machine / "holds.jsonl").exists)  # it is written after the ticket
-    assert box.holds()[0]["event"] == "ticket", "it held no card that another job waits for"
+    first = until(box.holds)[0]  # it is written after the ticket
+    assert first["event"] == "ticket", "it held no card that another job waits for"
     other.close()
     assert ended(job) == ["returned"]
     assert job.value() == "0"
@@ -307,8 +307,8 @@ def test_a_killed_spooler_loses_nothing(box: Box, asked: str):
         box.queued(job)
 
     kill(until(box.spoolers))
-    let_go(first)
     assert "PENDING" in box.here(asked, str(box.bench.root))
+    let_go(first)
 
     assert ended(*waiting) == ["returned"] * 2
     assert [len(list((job.folder / "attempts").iterdir())) for job in waiting] == [1] * 2

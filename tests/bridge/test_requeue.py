@@ -11,22 +11,20 @@ from typing import Any
 import pytest
 
 from tests.bridge.host import Bench, Job
+from tests.bridge.layout import warn_when
+from tests.bridge.test_queue import kill
 from tests.waiting import until
 
-# Counts its attempts in checkpoint/, ends by itself in attempt `enough`, and else when it is warned.
+# Counts its attempts in checkpoint/, and ends by itself in attempt `enough`.
 COUNTS = """
 def f(enough):
     import os, time
-    import clusterfn
     path = os.path.join(os.environ["CLUSTERFN_CHECKPOINT"], "attempts")
-    with open(path, "a") as file:
-        file.write("x")
-    count = os.path.getsize(path)
-    try:
-        time.sleep(0 if count == enough else 600)
-    except clusterfn.TimeAlmostUp:
-        if count < enough:
-            raise
+    count = 1 + (os.path.getsize(path) if os.path.exists(path) else 0)
+    if count < enough:
+        with open(path, "a") as file:
+            file.write("x")
+        time.sleep(600)
     return count
 """
 
@@ -50,7 +48,8 @@ def await_count(job: Job) -> None:
 
 
 def limited(bench: Bench, enough: int, times: int) -> Job:
-    """A job that is warned as soon as its function runs."""
+    """A job that is warned once its function has counted."""
+    warn_when(bench, "len(process_tree.read_file(self.job.path('checkpoint/attempts'))) == self.attempt.number")
     return bench.job(COUNTS, enough, requeue={"timeout": times}, warn_s=899.0, resources={"time_s": 900.0})
 
 
@@ -103,8 +102,7 @@ def restart(bench: Bench, job: Job) -> None:
     """What a restart of the machine leaves: no processes, and files of another boot."""
     worker, supervisor = job.worker_pid(), job.supervisor_pid()
     assert job.script is not None
-    for pid in (job.script.pid, supervisor, worker):
-        os.kill(pid, signal.SIGKILL)
+    kill([job.script.pid, supervisor, worker])
     job.script.wait()
     for path in (*bench.root.glob("machines/*/interrupted/*"), job.folder / "claim"):
         text = path.read_text()

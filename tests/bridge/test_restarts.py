@@ -75,15 +75,7 @@ def asked(tmp_path: Path) -> int:
     ],
 )  # fmt: skip
 def test_an_attempt_after_which_slurm_starts_the_job_again_is_not_the_last(
-    bench: Bench,
-    scontrol: Any,
-    tmp_path: Path,
-    says: str,
-    log: str,
-    end: Any,
-    kind: str,
-    cause: str | None,
-    status: int,
+    bench: Bench, scontrol: Any, says: str, log: str, end: Any, kind: str, cause: str | None, status: int
 ) -> None:
     job = bench.job(ENDS, end, scheduler="slurm", restarts=True)
     (job.folder / "scheduler.log").write_text(log)
@@ -122,9 +114,8 @@ def test_a_request_is_not_counted_as_a_cause_of_requeue(bench: Bench, scontrol: 
 
 
 def element(group: Group, path: str, **env: str) -> int:
-    return group.start(1, SLURM_JOB_ID="80", SLURM_ARRAY_JOB_ID="80", SLURM_ARRAY_TASK_ID="1", PATH=path, **env).wait(
-        150
-    )
+    env.update(SLURM_JOB_ID="80", SLURM_ARRAY_JOB_ID="80", SLURM_ARRAY_TASK_ID="1", PATH=path)
+    return group.start(1, **env).wait(150)
 
 
 @pytest.mark.parametrize("retries", [0, 1])

@@ -205,7 +205,7 @@ def test_a_job_that_was_stopped_is_not_tried_again(bench: Bench):
 def test_killed_between_two_attempts_it_has_one_final_outcome(bench: Bench):
     """The next attempt is there before the one before says that it was followed."""
     lingering = FLAKY.replace("raise kind", "__import__('atexit').register(time.sleep, 600); raise kind")
-    job = bench.job(lingering, 1, retries=1)
+    job = bench.job(lingering, 1, retries=1, grace_s=600.0)
     job.start()
     until(lambda: (job.folder / "attempts" / "2").exists())
     os.kill(job.supervisor_pid(), signal.SIGKILL)

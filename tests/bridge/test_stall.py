@@ -55,9 +55,9 @@ def in_a_spawned_child():
 
 def beside_a_program(path):
     program = subprocess.Popen(["sleep", "1000"])
+    os.mkfifo(path)
     print(program.pid, flush=True)
-    while not os.path.exists(path):
-        time.sleep(0.2)  # waits
+    open(path).close()  # waits
     return program.poll()
 
 
@@ -115,7 +115,7 @@ def job(bench: Bench, tmp_path: Path):
 def waiting(job: Job) -> None:
     """Until a function beside a program waits, and its program too."""
     pid = int(job.wait_for_text("\n"))
-    until(lambda: "(sleep) S" in Path(f"/proc/{pid}/stat").read_text())
+    until(lambda: all(") S " in Path(f"/proc/{each}/stat").read_text() for each in (pid, job.worker_pid())))
 
 
 def ask(job: Job, token: str) -> None:
@@ -182,10 +182,10 @@ def test_who_asks_gets_the_stacks_and_the_job_goes_on(job, tmp_path: Path):
     ask(asked, token)
     answer = asked.folder / f"stack.{token}"
     stack = until(lambda: answer.exists() and answer.read_text())
-    (tmp_path / "go").touch()
+    (tmp_path / "go").write_text("")
     script.wait(150)
 
-    assert "in beside_a_program\n      time.sleep(0.2)  # waits\n" in stack
+    assert "in beside_a_program\n      open(path).close()  # waits\n" in stack
     assert "sleep (pid " in stack
     assert "no stack of Python's; it is sleeping" in stack
     assert asked.outcome()["kind"] == "returned"
@@ -194,16 +194,16 @@ def test_who_asks_gets_the_stacks_and_the_job_goes_on(job, tmp_path: Path):
 
 
 def test_a_stack_that_is_asked_for_shows_no_secret(job, tmp_path: Path):
-    asked = job("beside_a_program", str(tmp_path / "go"), secret={"TOKEN": "(0.2)  # waits"})
+    asked = job("beside_a_program", str(tmp_path / "go"), secret={"TOKEN": ".close()  # waits"})
     script = asked.start()
     waiting(asked)
     ask(asked, "0123456789abcdef")
     answer = asked.folder / "stack.0123456789abcdef"
     stack = until(lambda: answer.exists() and answer.read_text())
-    (tmp_path / "go").touch()
+    (tmp_path / "go").write_text("")
     script.wait(150)
 
-    assert "      time.sleep***\n" in stack and "# waits" not in stack
+    assert "      open(path)***\n" in stack and "# waits" not in stack
 
 
 @pytest.mark.parametrize("written", ["../../../evil", "", "0123456789abcdeg"])
@@ -213,7 +213,7 @@ def test_an_odd_question_is_not_answered_and_does_no_harm(job, tmp_path: Path, w
     waiting(asked)
     ask(asked, written)
     until(lambda: not (asked.folder / "stack").exists())
-    (tmp_path / "go").touch()
+    (tmp_path / "go").write_text("")
     script.wait(150)
 
     assert asked.outcome()["kind"] == "returned"

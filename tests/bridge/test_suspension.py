@@ -10,9 +10,11 @@ import time
 import pytest
 
 from tests.bridge.host import Bench, Job
+from tests.bridge.layout import layout_bridge
 from tests.waiting import WAIT_S
 
-PAUSE_S = 4.0  # longer than what the limits below leave
+LIMIT_S = 8.0  # a busy machine takes some of it before a job is suspended
+PAUSE_S = LIMIT_S + 1
 WAITS = """
 def f(path, seconds):
     import os, time
@@ -27,6 +29,7 @@ def f(path, seconds):
 @pytest.fixture
 def waits(bench: Bench, tmp_path):
     """A job that returns once `end` is called, and has begun."""
+    bench.bridge = layout_bridge(tmp_path / "usual", ("supervisor/limits.py", "_BUSY_S = 100.0", "_BUSY_S = 2.0"))
 
     def make(seconds: float = 60.0, scheduler: str = "slurm", **spec: object) -> Job:
         made = bench.job(WAITS, str(tmp_path / "end"), seconds, scheduler=scheduler, **spec)
@@ -58,7 +61,7 @@ def suspend(pids: list[int], *first: int) -> None:
 
 def test_a_job_has_all_of_its_time_after_a_suspension(waits):
     began = time.monotonic()
-    job = waits(resources={"time_s": 4.0})
+    job = waits(resources={"time_s": LIMIT_S})
     suspend(members(job))
     resumed = job.wait_for("resumed")
     waits.end()
@@ -73,18 +76,18 @@ def test_a_job_has_all_of_its_time_after_a_suspension(waits):
 
 
 def test_its_limit_holds_after_a_suspension(waits):
-    job = waits(resources={"time_s": 3.0})
+    job = waits(resources={"time_s": LIMIT_S})
     suspend(members(job))
     job.script.wait(WAIT_S)
 
     assert job.outcome()["kind"] == "time"
-    assert job.outcome()["usage"]["wall_s"] >= 3
+    assert job.outcome()["usage"]["wall_s"] >= LIMIT_S
 
 
 @pytest.mark.parametrize("announced", [pytest.param([], marks=pytest.mark.long), [signal.SIGTSTP]])
 def test_a_job_that_no_scheduler_can_suspend_gets_no_more_time(waits, announced):
     """The function can send all of these signals itself."""
-    job = waits(scheduler="bare", resources={"time_s": 3.0})
+    job = waits(scheduler="bare", resources={"time_s": LIMIT_S})
     suspend(members(job), *announced)
     job.script.wait(WAIT_S)
 
@@ -95,7 +98,7 @@ def test_a_job_that_no_scheduler_can_suspend_gets_no_more_time(waits, announced)
 
 @pytest.mark.parametrize("scheduler", ["slurm", pytest.param("bare", marks=pytest.mark.long)])
 def test_a_function_that_stops_its_supervisor_gets_no_more_time(waits, scheduler):
-    job = waits(scheduler=scheduler, resources={"time_s": 3.0})
+    job = waits(scheduler=scheduler, resources={"time_s": LIMIT_S})
     suspend([job.supervisor_pid()])
     job.script.wait(WAIT_S)
 
@@ -105,7 +108,7 @@ def test_a_function_that_stops_its_supervisor_gets_no_more_time(waits, scheduler
 
 
 def test_a_worker_that_is_stopped_alone_gets_no_more_time(waits):
-    job = waits(resources={"time_s": 2.0})
+    job = waits(resources={"time_s": LIMIT_S})
     os.kill(job.worker_pid(), signal.SIGSTOP)
     job.script.wait(WAIT_S)
 
@@ -113,7 +116,7 @@ def test_a_worker_that_is_stopped_alone_gets_no_more_time(waits):
 
 
 def test_an_idle_job_has_not_stalled_while_it_was_suspended(waits):
-    job = waits(stall_s=4.0)
+    job = waits(stall_s=LIMIT_S)
     suspend(members(job))
     job.wait_for("resumed")
     waits.end()

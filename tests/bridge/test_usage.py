@@ -105,7 +105,7 @@ def test_a_running_job_says_what_it_uses_now_and_its_outcome_what_it_used(machin
     machine.answers(f"echo '{machine.uuid}, NVIDIA Toy, 20000, 97'")
     job = machine.start(machine.job(BUSY))
 
-    used = until(lambda: (now := job.used().get("now")) and now["gpus"][0]["use_percent"] and {"now": now})
+    used = until(lambda: (now := so_far(job).get("now")) and now["gpus"][0]["use_percent"] and {"now": now})
     listed = job.bench.listed()[job.id]
     machine.go.touch()
     outcome = ended(job)

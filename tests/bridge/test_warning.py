@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from tests.bridge.host import Bench, Job
+from tests.bridge.layout import warn_when
 from tests.waiting import until
 
 # Says that it runs, and waits until it is warned or ended.
@@ -23,8 +24,8 @@ def f(again):
     {BEGIN}
     import clusterfn
     try:
-        note("begun")
         try:
+            note("begun")
             while True:
                 try:
                     time.sleep(600)
@@ -77,7 +78,8 @@ def notes(job: Job) -> list[str]:
 
 
 def limited(bench: Bench, source: str, *args: object) -> Job:
-    """A job that is warned as soon as its function runs."""
+    """A job that is warned as soon as its function has said that it runs."""
+    warn_when(bench, "process_tree.read_file(self.job.path('checkpoint/notes'))")
     return bench.job(source, *args, warn_s=899.0, resources={"time_s": 900.0})
 
 

@@ -129,13 +129,7 @@ def test_an_environment_of_somebody_else_has_no_template(bench: Bench, as_root: 
 
 
 def start_template(bench: Bench, spec: dict[str, object]) -> int:
-    argv = [
-        sys.executable,
-        "-I",
-        "-S",
-        str(bench.bridge / "supervise.py"),
-        "template",
-        str(bench.job(ENV, **spec).folder),
-    ]
+    folder = bench.job(ENV, **spec).folder
+    argv = [sys.executable, "-I", "-S", str(bench.bridge / "supervise.py"), "template", str(folder)]
     # A template waits for orders until its socket is closed.
     return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=150, check=False).returncode

@@ -58,18 +58,7 @@ def test_a_function_could_run_in_it(host: Host, channel: Channel):
 @pytest.mark.long
 def test_zstd_from_a_wheel_where_the_host_has_none(lab: Lab, channel: Channel, tmp_path: Path):
     """Python 3.6 with nothing in PATH reads .conda by the wheel that the plan names."""
-    download = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "-q",
-        "--no-deps",
-        "--only-binary",
-        ":all:",
-        "-d",
-        str(tmp_path),
-    ]
+    download = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "-d", str(tmp_path)]
     tags = ["--python-version", "36", "--implementation", "cp", "--platform", "manylinux2014_x86_64"]
     subprocess.run([*download, *tags, "zstandard==0.20.0"], check=True, env=clean_environ())
     host = Host(tmp_path / "root", layout_bridge(tmp_path / "bridge"), str(lab.python("3.6")))

@@ -54,6 +54,7 @@ def test_of_eight_at_once_one_builds(host: Host, shelf: Path, python: dict):
     begun(host)
     others = [host.start(plan) for _ in range(7)]
     waits = [each.waits() for each in others]
+    until(lambda: all("activate" in [line["stage"] for line in each.lines()] for each in (first, *others)))
     go(host)
 
     found = [each.answer() for each in (first, *others)]
@@ -61,7 +62,6 @@ def test_of_eight_at_once_one_builds(host: Host, shelf: Path, python: dict):
     assert [each.rc for each in found] == [0] * 8
     assert sorted(each.last["reused"] for each in found) == [False] + [True] * 7
     assert {each["stage"] for each in waits} == {"wait"} and f"pid {first.process.pid} on " in waits[0]["text"]
-    assert all("activate" in [line["stage"] for line in each.lines] for each in found)
     assert host.leftovers() == []
 
 
@@ -200,14 +200,14 @@ def test_what_a_stopped_builder_is_making_stays_for_it(host: Host, shelf: Path, 
 def test_a_builder_goes_on_though_another_has_made_its_package_while_it_was_stopped(
     host: Host, shelf: Path, python: dict
 ):
-    large = toys.module(shelf, "large", 20_000)
+    large = toys.module(shelf, "large", 9)
     sent = host.root / "blobs" / large["sha256"]
     sent.parent.mkdir(parents=True)
     shutil.copy(large["url"][7:], sent)
     plans = [host.plan([python, {**large, "url": ""}], id=name * 8) for name in "ab"]
-    first, packages = host.start(plans[0]), host.root / "pkgs"
-    until(lambda: packages.exists() and any(packages.glob(f".{large['sha256']}-*/files/**/data100*")))
-    first.process.send_signal(signal.SIGSTOP)
+    host.before = signalled(host, signal.SIGSTOP, "/files/.*/large$")  # it unpacks then
+    first, host.before = host.start(plans[0]), ()
+    assert os.WIFSTOPPED(os.waitpid(first.process.pid, os.WUNTRACED)[1])
 
     assert host.build(plans[1]).rc == 0
     first.process.send_signal(signal.SIGCONT)
@@ -301,28 +301,30 @@ def test_what_dead_builders_left_is_swept_and_what_others_do_is_not(
     assert other.exists()
 
 
-# Dies after the change number argv[1] of a name in the folder of environments, or of a READY.
-DIES = """
-import os, runpy, signal, sys
-
-left = [int(sys.argv[1])]
+SIGNALLED = """
+import os, re, runpy, sys
+number, pattern, left = int(sys.argv[1]), sys.argv[2], [int(sys.argv[3])]
 
 def watched(change):
-    def then_die(*arguments, **more):
+    def then_signal(*arguments, **more):
         done = change(*arguments, **more)
-        paths = [os.fspath(each) for each in arguments if isinstance(each, (str, bytes))]
-        if any(os.path.basename(os.path.dirname(path)) == "envs" or path.endswith("READY") for path in paths):
+        if any(isinstance(each, str) and re.search(pattern, each) for each in arguments):
             left[0] -= 1
             if not left[0]:
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), number)
         return done
-    return then_die
+    return then_signal
 
 for name in ("mkdir", "symlink", "link", "unlink", "rename", "replace"):
     setattr(os, name, watched(getattr(os, name)))
-sys.argv = sys.argv[5:]
+sys.argv = sys.argv[7:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
+
+
+def signalled(host: Host, number: int, pattern: str, nth: int = 1) -> tuple[str, ...]:
+    """What makes a builder send itself a signal after the nth change of a name that the pattern fits."""
+    return (host.python, "-I", "-S", "-c", SIGNALLED, str(int(number)), pattern, str(nth))
 
 
 @pytest.mark.fault("43")
@@ -331,7 +333,7 @@ def test_killed_after_each_change_of_a_name_an_environment_is_whole_or_absent(ho
     ends = []
     while 0 not in ends:
         this = {**plan, "id": f"turn{len(ends):04d}"}
-        host.before = (host.python, "-I", "-S", "-c", DIES, str(len(ends) + 1))
+        host.before = signalled(host, signal.SIGKILL, "/envs/[^/]+$|READY$", len(ends) + 1)
         ends.append(host.build(this).rc)
         host.before = ()
         assert not (host.prefix(this).is_symlink() and (host.prefix(this) / "READY").exists()), "seen, but not in place"

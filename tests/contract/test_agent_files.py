@@ -193,7 +193,7 @@ def test_what_comes_after_a_failure_is_skipped_with_its_reason(here: Any, tmp_pa
 
 
 def test_what_waits_for_something_that_fails_later_is_skipped_too(here: Any, tmp_path: Path) -> None:
-    failing = here.run(["sleep", "10"], timeout_s=0.3)
+    failing = here.run(["sleep", "600"], timeout_s=0.3)
     run = here.run(["touch", str(tmp_path / "ran")], after=[failing])
     last = here.run(["touch", str(tmp_path / "ran")], after=[run])
 

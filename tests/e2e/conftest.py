@@ -58,8 +58,10 @@ def lab_venv(lab: Any, name: str, *packages: str, minor: str = MINOR) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
             part = folder.with_name(f"{folder.name}.{os.getpid()}")
-            subprocess.run([lab.python(minor), "-m", "venv", part], check=True)
-            subprocess.run([part / "bin" / "python", "-m", "pip", "install", "-q", *packages], check=True, timeout=500)
+            clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+            subprocess.run([lab.python(minor), "-m", "venv", part], check=True, env=clean)
+            pip = [part / "bin" / "python", "-m", "pip", "install", "-q", *packages]
+            subprocess.run(pip, check=True, timeout=500, env=clean)
             part.rename(folder)
     return folder
 
@@ -193,14 +195,13 @@ def _lab_bridge(lab: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture
-def lab_root(lab: Any, _lab_bridge: Path) -> Iterator[Path]:
+def lab_root(_lab_bridge: Path) -> Iterator[Path]:
     """A root of the test's own in the home of the lab's hosts, as a call before has left it; see `warm_root`."""
-    root: Path = lab.home("bash") / f"e2e-{secrets.token_hex(4)}"
-    root.mkdir(mode=0o700)
-    give_to("cfbash", root)
-    subprocess.run(["cp", "-al", _lab_bridge, root], check=True)
-    yield root
-    shutil.rmtree(root, ignore_errors=True)
+    parts = shutil.ignore_patterns("*.pyc.*")  # of a module that is being compiled there: gone a moment later
+    for root in root_in_home():
+        shutil.copytree(_lab_bridge, root / "bridge", copy_function=os.link, ignore=parts)
+        subprocess.run(["chown", "-R", "cfbash:", root], check=True)
+        yield root
 
 
 @pytest.fixture
@@ -333,14 +334,6 @@ def caller(lab, installed, monkeypatch):
     def make(minor):
         monkeypatch.setenv("PYTHONPATH", str(installed))
         monkeypatch.setenv("PYTHONWARNINGS", "error::ResourceWarning")
-        folder = lab.root / "callers" / minor
-        if not (folder / "complete").exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-            subprocess.run([lab.python(minor), "-m", "venv", folder], check=True, env=environment)
-            pip = [folder / "bin" / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", *NEEDED]
-            subprocess.run(pip, check=True, env=environment)
-            (folder / "complete").touch()
-        return folder / "bin" / "python"
+        return lab_venv(lab, "caller", *NEEDED, minor=minor) / "bin" / "python"
 
     return make

@@ -88,16 +88,15 @@ class Script:
         return self.text[self.end if self.terminal else self.log].decode(errors="replace")
 
     def ended(self) -> int | None:
-        self.read()
-        return self.process.poll()
+        """Its exit status, once all is read that it wrote before."""
+        status, seen = self.process.poll(), None
+        while seen != (seen := dict(self.text)):
+            self.read()
+        return status
 
 
 @pytest.mark.parametrize("terminal", [pytest.param(True, marks=pytest.mark.long), False], ids=["terminal", "log"])
-def test_who_waits_is_informed_and_each_line_is_shown_once(
-    far: Far,  # noqa: F811
-    tmp_path: Path,
-    terminal: bool,
-) -> None:
+def test_who_waits_is_informed_and_each_line_is_shown_once(far: Far, tmp_path: Path, terminal: bool) -> None:  # noqa: F811
     runs = far.root / "runs-script"
     path = tmp_path / "script.py"
     path.write_text(f"{SCRIPT}\nspeak({str(runs)!r}, 60, 0.05)\n")

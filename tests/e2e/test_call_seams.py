@@ -101,7 +101,7 @@ WAITS_AT_EXIT = """
 import atexit, concurrent.futures, time
 jobs = []
 def wait():
-    print(*map(len, concurrent.futures.wait(jobs, 60)))
+    print(*map(len, concurrent.futures.wait(jobs, 140)))
 atexit.register(wait)
 import clusterfn
 jobs += [clusterfn.cluster(time.sleep).submit(0.5) for _ in range(12)]

@@ -62,11 +62,8 @@ class Site:
         """Write clusterfn.yml, and let it count."""
         extra = "\n".join([f"setup: ['export PATH={self.folder}/bin:$PATH']", *lines])
         path = self.hosts.describe(self.lab, self.folder / "clusterfn.yml", self.hosts.python, extra, (self.host,))
-        shared, own = (
-            f"root: {self.hosts.root_name}\n",
-            f"root: {self.root}\n    env_root: {self.environments}\n",
-        )  # so that jobs can be counted
-        path.write_text(path.read_text().replace(shared, own))
+        own = f"root: {self.root}\n    env_root: {self.environments}\n"  # so that jobs can be counted
+        path.write_text(path.read_text().replace(f"root: {self.hosts.root_name}\n", own))
         os.environ["CLUSTERFN_CONFIG"] = str(path)  # monkeypatch put it there
 
     def have(self, driver: str, capability: str = "8.6") -> None:

@@ -56,7 +56,7 @@ def test_a_job_s_checkpoint_can_be_listed_and_downloaded_after_it_failed(here, t
 def test_a_running_job_s_checkpoint_can_be_read(here, tmp_path):
     job = cluster(host="here")(save_and_wait).submit("so far")
     try:
-        until(lambda: len(job.checkpoint.files) == 2)
+        until(lambda: [file.size for file in job.checkpoint.files] == [6, 6])
 
         (fetched,) = job.checkpoint.download("last.*", to=tmp_path / "fetched")
 

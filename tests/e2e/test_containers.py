@@ -93,15 +93,7 @@ for _each in (where, double, starter, starter_of_starter, fails, takes, ends, sl
     [pytest.param(*each) for each in _USUAL] + [pytest.param(*each, marks=pytest.mark.long) for each in _MORE],
 )
 def test_a_call_in_a_container_is_as_any_other_call(
-    hosts: Hosts,
-    lab: Any,
-    tmp_path: Path,
-    gate: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    host: str,
-    kind: str,
-    minor: str,
+    hosts: Hosts, lab: Any, tmp_path: Path, gate: Path, capfd: Any, monkeypatch: Any, host: str, kind: str, minor: str
 ) -> None:
     image = f"{kind}:{IMAGES}/python{minor}"
     if kind in ("apptainer", "sif"):
@@ -147,7 +139,7 @@ def test_a_call_in_a_container_is_as_any_other_call(
     child = int((gate / "child").read_text())
     assert job.cancel()
     with pytest.raises(Cancelled):
-        job.result(60)
+        job.result(150)
     until(lambda: not Path(f"/proc/{child}").exists())
 
 
@@ -276,13 +268,7 @@ def test_what_a_runtime_has_beside_the_program_ends_with_a_map(
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("host", ["tensor01", "slurm"])
 def test_torchrun_trains_two_ranks_in_a_container(
-    hosts: Hosts,
-    lab: Any,
-    torch: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    host: str,
+    hosts: Hosts, lab: Any, torch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any, host: str
 ) -> None:
     packages = next(Path(lab.torch_python).parents[1].glob("lib/python3.11/site-packages"))
     config = hosts.describe(lab, tmp_path / "clusterfn.yml", hosts.python, f"binds: ['{packages}:/mnt']")

@@ -103,7 +103,7 @@ def listening(pids: set[int]) -> set[tuple[str, int]]:
             inodes |= {os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()}
             lines |= {*Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]}
             lines |= {*Path(f"/proc/{pid}/net/tcp6").read_text().splitlines()[1:]}
-        except FileNotFoundError:  # it has ended
+        except (FileNotFoundError, ProcessLookupError):  # it has ended
             continue
     found = set()
     for words in map(str.split, lines):

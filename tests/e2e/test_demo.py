@@ -11,13 +11,15 @@ import pytest
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself")
 
-# The demo with longer pauses: on a busy machine what is printed during a shorter one may come after it.
+# The demo whose lines wait until the first has been shown: on a busy machine all may come at the end.
 DEMO = """
-import sys
+import os, sys
 from clusterfn.cli import main, run
 
-read = run.read_template
-run.read_template = lambda name: read(name).replace("sleep(0.5)", "sleep(2)")
+read, shown = run.read_template, os.environ["HOME"] + "/shown"
+waits = f"while epoch and not os.path.exists({shown!r}): time.sleep(0.02)\\n            time.sleep(1)"
+shows = f"os.makedirs({shown!r}, exist_ok=True); return len(text)"
+run.read_template = lambda name: read(name).replace("time.sleep(0.5)", waits).replace("return len(text)", shows)
 sys.exit(main(["demo"]))
 """
 
@@ -25,15 +27,10 @@ sys.exit(main(["demo"]))
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory) -> tuple[subprocess.CompletedProcess[str], Path]:
     folder = tmp_path_factory.mktemp("demo")
-    env = {
-        **os.environ,
-        "TMPDIR": str(folder / "tmp"),
-        "HOME": str(folder / "home"),
-        "XDG_STATE_HOME": str(folder / "s"),
-    }
+    places = {"TMPDIR": str(folder / "tmp"), "HOME": str(folder / "home"), "XDG_STATE_HOME": str(folder / "s")}
     for name in ("tmp", "home"):
         (folder / name).mkdir()
-    argv = [sys.executable, "-c", DEMO]
+    argv, env = [sys.executable, "-c", DEMO], {**os.environ, **places}
     ran = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=150)
     return ran, folder
 

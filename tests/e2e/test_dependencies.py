@@ -177,7 +177,7 @@ def test_what_waits_for_a_value_reserves_nothing_and_delays_nobody(hosts, gate, 
     there, all_gpus = cluster(host="tensor01"), cluster(host="tensor01", gpus=8)
     first = there(wait_for).submit(str(gate / "go"), 5)
     waits = [all_gpus(total).submit(first, number) for number in range(2)]
-    until(lambda: len(waiting("tensor01")) >= 2)
+    until(lambda: len(waiting("tensor01")) >= 2 and first.state == "RUNNING")
 
     assert cluster(host="tensor01", gpus=1)(total)(1, 2) == 3
     assert {each.state for each in waits} == {"PENDING"} and first.state == "RUNNING"
@@ -230,14 +230,15 @@ def test_a_value_that_was_removed_or_lacks_the_part_says_so(hosts):
         there(loss_of)(job)
 
 
-def test_a_call_that_is_stopped_while_it_is_sent_leaves_its_inputs_alone(hosts):
+def test_a_call_that_is_stopped_while_it_is_sent_leaves_its_inputs_alone(hosts, gate):
     """They are requests of other jobs, which the stop must not take back."""
-    there = cluster(host="tensor01")
-    first = there(len).submit(b"x" * (8 << 20))
-    second = there(total).submit(first, 1)
+    there, data = cluster(host="tensor01"), b"x" * (8 << 20)
+    first = there(wait_for).submit(str(gate / "go"), data)
+    second = there(len).submit(first)
 
     assert second.cancel() and second.cancelled()
-    assert first.result(150) == 8 << 20
+    (gate / "go").touch()
+    assert first.result(150) == data
 
 
 def test_a_value_stays_as_long_as_another_job_needs_it(hosts, gate):

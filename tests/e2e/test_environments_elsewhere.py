@@ -5,7 +5,6 @@ from __future__ import annotations
 import grp
 import json
 import os
-import pwd
 import secrets
 import shutil
 import subprocess
@@ -16,7 +15,9 @@ from typing import Any
 import pytest
 
 from clusterfn import cluster
-from tests.e2e.conftest import MINOR, Hosts, give_to
+from tests.e2e.conftest import MINOR, Hosts, root_in_home
+from tests.lab.newcomer import ACCOUNTS
+from tests.lab.processes import held
 
 pytestmark = pytest.mark.lab
 
@@ -37,9 +38,8 @@ def environments(
     lab: Any, hosts: Hosts, channel: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Path]]:
     """Write clusterfn.yml with an empty root of environments; its path is given back."""
-    root = Path(pwd.getpwnam("cfbash").pw_dir) / f"e2e-{secrets.token_hex(4)}"
-    root.mkdir(mode=0o700)
-    give_to("cfbash", root)
+    roots = root_in_home()
+    root = next(roots)
     packages = json.dumps([f"python={MINOR}", "numpy"])
     (tmp_path / "environment.yml").write_text(f"channels: [{channel.url}, nodefaults]\ndependencies: {packages}\n")
     monkeypatch.chdir(tmp_path)
@@ -51,7 +51,7 @@ def environments(
         return root
 
     yield write
-    shutil.rmtree(root, ignore_errors=True)
+    next(roots, None)
 
 
 IMPORTS = """
@@ -95,11 +95,13 @@ def test_without_a_word_it_is_made_from_what_the_function_imports(
 def group() -> Iterator[int]:
     """A group of the accounts cfbash and cfsecond."""
     name = f"cfgroup{secrets.token_hex(2)}"
-    subprocess.run(["groupadd", name], check=True)
-    for account in ("cfbash", "cfsecond"):
-        subprocess.run(["usermod", "-a", "-G", name, account], check=True)
+    with held(ACCOUNTS):  # they wait for one another for some seconds only
+        subprocess.run(["groupadd", name], check=True)
+        for account in ("cfbash", "cfsecond"):
+            subprocess.run(["usermod", "-a", "-G", name, account], check=True)
     yield grp.getgrnam(name).gr_gid
-    subprocess.run(["groupdel", name], check=True)
+    with held(ACCOUNTS):
+        subprocess.run(["groupdel", name], check=True)
 
 
 def test_a_group_shares_what_one_of_it_has_built(environments, hosts, lab, group, tmp_path, monkeypatch):

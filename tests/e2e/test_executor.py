@@ -254,7 +254,10 @@ def test_a_limit_that_is_no_number_of_calls_is_rejected(workers):
 
 def test_calls_beyond_the_room_wait_in_the_queue_of_the_host_whatever_max_workers_is(here, tmp_path, capfd):
     with Executor("here", max_workers=1, cores=40) as executor:  # of 64
-        first, withdrawn, last = (executor.submit(until_there(tmp_path / "go"), number) for number in range(3))
+        wait = until_there(tmp_path / "go")
+        first = executor.submit(wait, 0)
+        until(first.running)  # its supervisor could be overtaken by those of the others
+        withdrawn, last = executor.submit(wait, 1), executor.submit(wait, 2)
         until(lambda: all("waiting for your own jobs" in job.status for job in (withdrawn, last)))
         assert first.running() and len(sent(here)) == 3
         assert withdrawn.cancel() and withdrawn.cancelled()

@@ -77,7 +77,7 @@ import clusterfn
 os.dup2(os.open("said", os.O_WRONLY | os.O_CREAT), 2)
 
 @clusterfn.cluster(host="here", cores=1)
-def wait(seconds=60):
+def wait(seconds=600):
     time.sleep(seconds)
 
 first = wait.submit()

@@ -20,6 +20,7 @@ import pytest
 import clusterfn
 from clusterfn import cluster
 from tests.e2e.conftest import ON_BARE, ON_SLURM
+from tests.processes import is_running, supervisor_of
 from tests.programs import main
 from tests.waiting import until
 
@@ -82,7 +83,12 @@ def running(function, go, **options):
 
 def test_a_running_job_says_what_it_uses_in_each_place(here, tmp_path, capsys):
     with running(work, tmp_path / "go") as job:
-        used = until(lambda: (now := job.usage.get("now")) and now["cores"] and now)
+
+        def measured():  # at first perhaps while the function is loaded
+            now = job.usage.get("now") or {}
+            return (now.get("cores") or 0) > 0.02 and now["memory_bytes"] > 60 << 20 and now
+
+        used = until(measured)
         (listed,) = clusterfn.jobs("here")
         assert main(["jobs", "here"]) == 0
         table = capsys.readouterr().out
@@ -132,6 +138,7 @@ def test_the_end_is_reported_once_and_the_command_leaves_the_host(here, tmp_path
     assert state.startswith("RAISED ") and sentence.startswith(f"fail ({job.id[:4]}) on here has failed")
     assert "too large" in sentence
     assert not (here / "jobs" / job.id / "notify").exists()
+    until(lambda: not is_running(supervisor_of(here / "jobs" / job.id)))  # files come and go before
     kept = [path for path in here.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
     assert kept == []
 

@@ -73,7 +73,6 @@ def fits(strategy, devices, nodes):
 def accelerates(how):
     """What notebook_launcher and the program torchrun give: each rank writes a file."""
     import os
-    import socket
     import subprocess
     import sys
     from pathlib import Path
@@ -90,10 +89,8 @@ def accelerates(how):
     if how == "notebook_launcher":
         from accelerate import notebook_launcher
 
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            port = found.getsockname()[1]
-        notebook_launcher(rank, num_processes=2, use_port=str(port))
+        # Above those that the kernel gives to others meanwhile.
+        notebook_launcher(rank, num_processes=2, use_port=str(61000 + os.getpid() % 4000))
     else:
         torchrun = Path(sys.executable).parent / "torchrun"
         subprocess.run([str(torchrun), "--standalone", "--nproc-per-node=2", *sys.argv], check=True)

@@ -37,7 +37,7 @@ WORDS = "not in the queue of SLURM yet; AssocMaxSubmitJobLimit: you have as many
 
 @pytest.fixture(scope="module")
 def site(lab: Lab) -> Iterator[OwnSlurm]:
-    settings = {"JobSubmitPlugins": "lua", "SelectTypeParameters": "CR_Core"}
+    settings = {"JobSubmitPlugins": "lua", "SelectTypeParameters": "CR_Core", "MinJobAge": 3600}  # `queued` counts
     with lab.own_slurm(settings, nodes=1, files={"job_submit.lua": LIMIT}) as own:
         yield own
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 from jupyter_client.manager import KernelManager
@@ -50,17 +51,20 @@ if __name__ == "__main__":
 """
 
 
+def job_told(process):
+    """The id in the line that says where a call runs; others come before it where a connection takes seconds."""
+    while not (found := re.match(r"clusterfn: (\w+) wait on ", process.stderr.readline())):
+        assert process.poll() is None
+    return found[1]
+
+
 class Caller:
     """A script that waits in a call, as a terminal would start it: in a process group of its own."""
 
     def __init__(self, path, host, folder, on_interrupt):
         argv = [sys.executable, "-u", str(path), host, str(folder), on_interrupt]
-        # a shell's background job has SIGINT ignored, and so would what pytest starts there
-        self.process = subprocess.Popen(
-            argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )  # fmt: skip
-        self.job_id = re.match(r"clusterfn: (\w{16}) wait on ", self.process.stderr.readline())[1]
+        self.process = subprocess.Popen(argv, stdout=PIPE, stderr=PIPE, text=True, start_new_session=True)
+        self.job_id = job_told(self.process)
         assert self.process.stdout.readline() == "began\n"
 
     def interrupt(self):
@@ -97,7 +101,7 @@ def test_once_leaves_the_job_running_and_says_how_to_get_it(call, gate, host):
     caller.interrupt()
 
     out, err = caller.end()
-    assert 2.5 < time.monotonic() - begin < 100  # the time in which a second one counts
+    assert time.monotonic() - begin > 2.5  # the time in which a second one counts
     short = caller.job_id[:4]
     assert f"{caller.job_id} keeps running on {host}" in err
     assert "waiting 3 s for Ctrl-C again" in err
@@ -173,7 +177,7 @@ from clusterfn import cluster
 def wait(folder):
     import os, time
     open(os.path.join(folder, "began"), "w").close()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not os.path.exists(os.path.join(folder, "go")) and time.monotonic() < deadline:
         time.sleep(0.02)
 
@@ -193,10 +197,7 @@ def test_what_follows_shows_the_users_frames_and_not_ours(tmp_path, what):
     script = tmp_path / "script.py"
     text, says_more = WAITING[what]
     script.write_text(FRAMES.replace("WHAT", text.replace("\n", "\n    ")))
-    caller = subprocess.Popen(
-        [sys.executable, str(script), str(tmp_path)], stderr=subprocess.PIPE, text=True, start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
+    caller = subprocess.Popen([sys.executable, script, tmp_path], stderr=PIPE, text=True, start_new_session=True)
     until((tmp_path / "began").exists)
 
     os.killpg(caller.pid, signal.SIGINT)
@@ -233,13 +234,10 @@ def group_waiter(hosts, tmp_path):
     """A script that waits for a group of which the first item has ended, and the group's id."""
     path = tmp_path / "many.py"
     path.write_text(PATIENT + MANY)
-    process = subprocess.Popen(
-        [sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
-    found = re.match(r"clusterfn: (\w{4}) wait on", process.stderr.readline())[1]
-    while not (line := process.stderr.readline()).startswith("[1/3] 0 ✓"):
-        assert line.startswith(f"clusterfn: {found} pending"), line  # if it takes seconds
+    process = subprocess.Popen([sys.executable, path], stdout=PIPE, stderr=PIPE, text=True, start_new_session=True)
+    job_told(process)
+    while not process.stderr.readline().startswith("[1/3] 0 ✓"):  # how far it is comes before, if that takes seconds
+        assert process.poll() is None
     group_id = process.stdout.readline().strip()
     yield process, group_id
     process.kill()
@@ -250,7 +248,8 @@ def test_ctrl_c_twice_ends_a_group(group_waiter):
     process, group_id = group_waiter
 
     os.killpg(process.pid, signal.SIGINT)
-    assert process.stderr.readline() == "\n"
+    while "Ctrl-C again within 3 s" not in process.stderr.readline():
+        assert process.poll() is None
     os.killpg(process.pid, signal.SIGINT)
     process.communicate(timeout=150)
 
@@ -286,13 +285,12 @@ class Kernel:
 
     def execute(self, code):
         self.said, self.error = "", None
-        self.client.execute(code)
+        self.idle = ("idle", self.client.execute(code))
 
-    def until(self, words, timeout_s=150.0):
+    def until(self, words):
         """Read what the cell says until it says this; "" means: until it has ended."""
-        deadline = time.monotonic() + timeout_s
         while True:
-            message = self.client.get_iopub_msg(timeout=max(0.1, deadline - time.monotonic()))
+            message = self.client.get_iopub_msg(timeout=150)
             kind, content = message["msg_type"], message["content"]
             if kind == "stream":
                 self.said += content["text"]
@@ -300,7 +298,8 @@ class Kernel:
                 self.error = content
             elif kind in ("execute_result", "display_data", "update_display_data"):
                 self.said += content["data"]["text/plain"]
-            ended = kind == "status" and content["execution_state"] == "idle"
+            # A kernel that starts slowly is asked several times whether it is ready, and is idle after each.
+            ended = (content.get("execution_state"), message["parent_header"].get("msg_id")) == self.idle
             if ended or (words and words in self.said):
                 return
 

@@ -8,33 +8,41 @@ import re
 import signal
 import subprocess
 import sys
+from subprocess import PIPE
 
 import pytest
 
 from clusterfn import ConfigError, attach
 from clusterfn.calls import attach as calls_attach
 from tests.e2e.conftest import local_host
+from tests.e2e.inside import PATIENT
 from tests.waiting import until
 
 ARRIVING = """
-import os, signal, sys, time
+import os, signal, sys, threading
 from clusterfn import cluster
+from clusterfn.calls import leaving
 from clusterfn.calls.arriving import Arriving
 
-write = Arriving.write
+write, has_value, looked = Arriving.write, leaving.has_value, threading.Event()
+
+def look(run):
+    found = has_value(run)
+    looked.set()
+    return found
 
 def interrupt_and_write(arriving, piece):  # on the reader's thread, when some of the value has come
     write(arriving, piece)
     if len(arriving.value) > 10_000_000:
         Arriving.write = write
         os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(2)
+        looked.wait(100)  # the rest must not come before
 
 @cluster(host=sys.argv[1], on_interrupt=sys.argv[2])
 def large():
     return bytes(100_000_000)
 
-Arriving.write = interrupt_and_write
+Arriving.write, leaving.has_value = interrupt_and_write, look
 large()
 """
 
@@ -79,10 +87,7 @@ threading.Thread(target=tell_when_it_waits, daemon=True).start()
 def test_ctrl_c_at_the_end_of_a_program_that_still_sends_lets_it_go_and_shows_nothing_of_ours(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(LEAVING)
-    caller = subprocess.Popen(
-        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
+    caller = subprocess.Popen([sys.executable, script], stdout=PIPE, stderr=PIPE, text=True, start_new_session=True)
     agent = int(caller.stdout.readline())
     try:
         assert caller.stdout.readline() == "waits\n"
@@ -103,7 +108,7 @@ from clusterfn.hosts.transports.base import ProcessStream
 
 write = ProcessStream.write
 def slowly(self, data):
-    time.sleep(len(data) / (8e6 if os.path.exists(os.path.join(folder, "fast")) else 1e6))
+    time.sleep(len(data) / (8e6 if os.path.exists(os.path.join(folder, "fast")) else 5e5))
     write(self, data)
 
 def tell_when_it_waits(main=threading.get_ident()):
@@ -135,19 +140,16 @@ finally:
 
 @pytest.fixture
 def sender(tmp_path, warm_root, monkeypatch):
-    """Start a script that sends 24 MB with 1 MB a second to this machine, with 8 MB once there is the file `fast`."""
+    """Start a script that sends 24 MB to this machine in 48 seconds, with 8 MB/s once there is the file `fast`."""
     config, script = tmp_path / "clusterfn.yml", tmp_path / "script.py"
     config.write_text(local_host(warm_root, tmp_path.name))
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
-    script.write_text(SLOW_LINE)
     started = []
 
-    def start(how):
-        started.append(subprocess.Popen(
-            [sys.executable, "-u", str(script), str(tmp_path), how], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        ))  # fmt: skip
+    def start(how, before=""):
+        script.write_text(before + SLOW_LINE)
+        argv = [sys.executable, "-u", script, tmp_path, how]
+        started.append(subprocess.Popen(argv, stdout=PIPE, stderr=PIPE, text=True, start_new_session=True))
         assert started[-1].stdout.readline() == "ready\n"
         if how == "map":  # whose call returns before anything is sent
             assert started[-1].stdout.readline() == "waiting\n"
@@ -165,7 +167,7 @@ def sender(tmp_path, warm_root, monkeypatch):
 
 @pytest.mark.parametrize("how", ["call", "map"])
 def test_twice_while_a_call_is_sent_drops_it_and_nothing_runs(sender, tmp_path, how):
-    process = sender(how)
+    process = sender(how, PATIENT)
     process.send_signal(signal.SIGINT)
     while "press Ctrl-C again and nothing will run" not in process.stderr.readline():
         assert process.poll() is None

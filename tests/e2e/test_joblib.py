@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 
 import joblib
 import pytest
@@ -51,11 +50,9 @@ def test_a_loop_runs_in_jobs_and_gives_its_values_in_order(here):
 
 @pytest.mark.long
 def test_short_items_share_jobs(here):
-    began = time.monotonic()
     assert run(math.sqrt, range(300), n_jobs=2) == [math.sqrt(x) for x in range(300)]
 
-    jobs = len(list((here / "jobs").iterdir()))
-    assert jobs < 100, (jobs, time.monotonic() - began)
+    assert len(list((here / "jobs").iterdir())) < 100
 
 
 def test_a_failure_is_raised_as_itself_and_ends_the_others(here):

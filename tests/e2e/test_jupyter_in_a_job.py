@@ -90,7 +90,8 @@ def root(here: Path, tmp_path: Path) -> Iterator[Path]:
 
 def outcome(root: Path) -> Any:
     (job,) = (root / "jobs").iterdir()
-    return json.loads(until((job / "attempts" / "1" / "outcome.json").read_text))
+    until((job / "attempts" / "1" / "outcome.json").exists)
+    return json.loads((job / "attempts" / "1" / "outcome.json").read_text())
 
 
 def test_a_browser_reaches_jupyterlab_in_its_job_until_ctrl_c(root: Path, tmp_path: Path):
@@ -104,8 +105,6 @@ def test_a_browser_reaches_jupyterlab_in_its_job_until_ctrl_c(root: Path, tmp_pa
 
     assert lab.end() == 0
     until(lambda: not Path(f"/proc/{pid}").exists())
-    (job,) = (root / "jobs").iterdir()
-    until((job / "attempts" / "1" / "outcome.json").exists)
     assert outcome(root)["kind"] == "returned"
 
 
@@ -175,5 +174,4 @@ def test_the_real_jupyterlab_runs_over_ssh_and_inside_a_job_of_slurm(
     assert lab.end() == 0
     outcome = hosts.root / "jobs" / job / "attempts" / "1" / "outcome.json"
     until(outcome.exists)
-    ended = outcome.read_text()
-    assert json.loads(ended)["kind"] == "returned"
+    assert json.loads(outcome.read_text())["kind"] == "returned"

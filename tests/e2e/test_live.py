@@ -85,10 +85,10 @@ def speak(count, pause, seen=""):
 
 
 def check_shown_meanwhile(stamped, count):
-    """Each was seen, or the function would have raised; a busy machine may be slow to show some of them, not all."""
+    """Each was seen, or the function would have raised; a busy machine may be slow to show most of them, not all."""
     assert [what for _, _, what in stamped] == [f"line {n}" for n in range(count)]
     late = [arrival - stamp for arrival, stamp, _ in stamped]
-    assert min(late) < 1.0 and sorted(late)[count // 2] < 2.0, late
+    assert sorted(late)[2] < 1.0, late  # two may come soon by chance if this side looks only now and then
 
 
 @ON_BARE

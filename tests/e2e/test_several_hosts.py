@@ -40,6 +40,7 @@ def box(own_box, lab, hosts, tmp_path, monkeypatch):
     (tmp_path / "ssh_config").write_text(f"Host silent\n  HostName 127.0.0.1\n  Port {listener.getsockname()[1]}\n")
     path.write_text(path.read_text() + silent + LISTS.format(name))
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
+    monkeypatch.setattr("clusterfn.calls.host_choice.PATIENCE_S", 60.0)  # a busy machine may need more than 5 s
     yield name
     listener.close()
 
@@ -83,14 +84,16 @@ def test_where_no_host_can_ever_run_it_the_error_has_a_line_for_each(box, hosts)
     assert len(caught.value.evidence) == 2 and caught.value.evidence[1].startswith("slurm: ")
 
 
-def test_a_host_that_does_not_answer_is_passed_over_and_named_once(box, capsys):
+def test_a_host_that_does_not_answer_is_passed_over_and_named_once(box, capsys, monkeypatch):
+    cluster(host=box)(negative)(0)  # from now on there is a connection, and an answer comes soon
+    monkeypatch.setattr("clusterfn.calls.host_choice.PATIENCE_S", 10.0)
     began = time.monotonic()
     first = cluster(host=["silent", box])(negative).submit(1)
     took_s = time.monotonic() - began
     second = cluster(host=["silent", box])(negative).submit(1)
 
     assert first.host == second.host == box and took_s >= 4
-    assert len(re.findall(r"silent: .*answer within (5|15) s", capsys.readouterr().err)) == 1  # 15 s by the connection
+    assert len(re.findall(r"silent: .*answer within (10|15) s", capsys.readouterr().err)) == 1  # 15 s by the connection
     with pytest.raises(HostError, match="no host can take negative now") as caught:
         cluster(host=["silent", box], gpus=9)(negative)(1)
     assert len(caught.value.evidence) == 2

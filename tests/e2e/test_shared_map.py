@@ -29,10 +29,13 @@ HOSTS = """hosts:
 """
 
 
-def slept(x, folder):
-    """Say on which host each item runs, in a file to which each run of it adds."""
+def slept(x, folder, quick=0, slow=0):
+    """Say on which host each item runs, in a file to which each run adds; wait until the other has begun so many."""
     with Path(folder, str(x)).open("a") as file:
         file.write(os.environ["TAKES"])
+    other, enough = ("0.1", quick) if os.environ["TAKES"] == "0.8" else ("0.8", slow)
+    while Path(folder, "stop").exists() or sum(p.read_text() == other for p in Path(folder).glob("[0-9]*")) < enough:
+        time.sleep(0.05)  # a busy machine may start the processes of one host late
     time.sleep(float(os.environ["TAKES"]))
     if Path(folder, f"fail-{x}").exists():
         raise ValueError(x)
@@ -64,8 +67,10 @@ def ran(tmp_path, warm_root, monkeypatch):
 
 
 def test_both_hosts_share_the_items_and_the_quick_one_gets_some_of_the_others(ran, capsys):
-    group = cluster(host="lab")(slept).map(range(60), folder=str(ran))
+    (ran / "stop").touch()
+    group = cluster(host="lab")(slept).map(range(60), folder=str(ran), quick=36, slow=4)
     before = collections.Counter(group.hosts)
+    (ran / "stop").unlink()
 
     assert group.results(150) == [-x for x in range(60)]
 
@@ -81,7 +86,7 @@ def test_both_hosts_share_the_items_and_the_quick_one_gets_some_of_the_others(ra
 
 
 def test_another_process_finds_all_of_it_by_one_id_and_follows_what_moves(ran):
-    group = cluster(host="lab")(slept).map(range(40), folder=str(ran))
+    group = cluster(host="lab")(slept).map(range(40), folder=str(ran), quick=21)
     until(lambda: "RETURNED" in group.states)
     program = f"import clusterfn; g = clusterfn.attach({group.id!r}); print(g.results(), len(set(g.hosts)), g.label(3))"
     other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=150)
@@ -96,6 +101,7 @@ def test_another_process_finds_all_of_it_by_one_id_and_follows_what_moves(ran):
 
 
 def test_what_a_program_leaves_runs_on_where_it_is(ran):
+    (ran / "stop").touch()  # nothing ends, and so moves, before the program does
     program = f"""
 from clusterfn import cluster
 from tests.e2e.test_shared_map import slept
@@ -105,6 +111,7 @@ print(cluster(host="lab")(slept).map(range(16), folder={str(ran)!r}).id)
     left = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=150, check=True)
 
     group = clusterfn.attach(left.stdout.strip())
+    (ran / "stop").unlink()
 
     assert group.results(150) == [-x for x in range(16)] and "Cancelled" not in str(group.failed)
     assert collections.Counter(group.hosts) == {"quick": 8, "slow": 8}
@@ -126,11 +133,13 @@ def test_failed_items_run_again_and_stop_and_withdraw_are_for_all_hosts(ran):
     for end in ("cancel", "withdraw"):
         folder = ran / end
         folder.mkdir()
+        (folder / "stop").touch()
         group = cluster(host="lab")(slept).map(range(200), folder=str(folder))
         until(
             lambda: {"quick", "slow"} == {group.hosts[x] for x, state in enumerate(group.states) if state == "RUNNING"}
         )
         getattr(group, end)()
+        (folder / "stop").unlink()
         assert group.wait(100) and group.state == "CANCELLED"
         assert len(list(folder.iterdir())) < 150
 
@@ -168,7 +177,7 @@ def test_a_host_that_could_not_give_items_up_is_asked_again(ran, monkeypatch):
         return supervise(self, command, *rest, **more)
 
     monkeypatch.setattr(bridge_bundle.HostBridge, "supervise", full)
-    group = cluster(host="lab")(slept).map(range(120), folder=str(ran))
+    group = cluster(host="lab")(slept).map(range(120), folder=str(ran), quick=61)
 
     assert group.results(150) == [-x for x in range(120)] and failed
     assert {len((ran / str(x)).read_text()) for x in range(120)} == {3}
@@ -180,7 +189,7 @@ def test_programs_that_end_a_map_at_the_same_time_end_it_once_and_nothing_moves_
     group = cluster(host="lab")(slept).map(range(400), folder=str(ran))
     others = [clusterfn.attach(group.id) for _ in range(2)]
     notes, moves, go = shared_group.notes, threading.Event(), threading.Event()
-    monkeypatch.setattr(shared_group, "notes", lambda first: moves.set() or go.wait(60) and notes(first))
+    monkeypatch.setattr(shared_group, "notes", lambda first: moves.set() or go.wait(150) and notes(first))
     assert moves.wait(100)
 
     with concurrent.futures.ThreadPoolExecutor() as threads:
@@ -207,7 +216,8 @@ def test_a_host_that_cannot_be_reached_is_named_when_the_map_is_cancelled(ran):
 
 
 def test_a_sweep_uses_all_of_them(ran):
-    found = clusterfn.sweep(cluster(host="lab")(slept), {"x": list(range(12)), "folder": [str(ran)]})
+    configs = {"x": list(range(12)), "folder": [str(ran)], "quick": [1], "slow": [1]}
+    found = clusterfn.sweep(cluster(host="lab")(slept), configs)
 
     assert {path.read_text() for path in ran.iterdir()} == {"0.1", "0.8"} and found.best.config["x"] == 0
 

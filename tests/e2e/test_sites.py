@@ -78,12 +78,9 @@ class Machine:
         return yaml.safe_load((self.laptop.project / "clusterfn.yml").read_text())["hosts"]["site"]
 
     def configure(self, lines: str) -> None:
-        text = (
-            f"hosts:\n  site:\n    address: site\n    environment: python:{self.lab.python(MINOR)}\n    root: ~/jobs\n"
-        )
-        (self.laptop.project / "clusterfn.yml").write_text(
-            text + "".join(f"    {line}\n" for line in lines.split("\n"))
-        )
+        keys = ["address: site", f"environment: python:{self.lab.python(MINOR)}", "root: ~/jobs", *lines.split("\n")]
+        text = "hosts:\n  site:\n" + "".join(f"    {key}\n" for key in keys)
+        (self.laptop.project / "clusterfn.yml").write_text(text)
 
     def call(self) -> str:
         (self.laptop.project / "function.py").write_text(FUNCTION)
@@ -185,9 +182,8 @@ def test_init_finds_the_commands_and_writes_them_down_and_a_function_runs_in_slu
     assert f"its commands were found {WAYS[way]}" in shown
     host = machine.written()
     assert host["scheduler"] == "slurm"
-    folder = {by_wrapper: f"{site.account.home}/bin", by_usual_folder: "/usr/local/slurm/bin"}.get(
-        way, str(site.commands)
-    )
+    others = {by_wrapper: f"{site.account.home}/bin", by_usual_folder: "/usr/local/slurm/bin"}
+    folder = others.get(way, str(site.commands))
     assert host.get("scheduler_path", []) == ([] if way is by_variable_of_logins else [folder])
     given = "SLURM_CONF" in site.environ
     assert host.get("scheduler_env", {}) == ({} if given else {"SLURM_CONF": slurm_conf()})

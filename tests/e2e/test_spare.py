@@ -148,7 +148,8 @@ def leaves(note: str, which: str) -> bool:
             os.setsid()
             Path(note).write_text(f"{os.getpid()} {os.getppid()}")
             time.sleep(600)
-        time.sleep(0.2)
+        while not os.path.exists(note) or not Path(note).read_text():
+            time.sleep(0.02)
         lines = Path(os.environ["CLUSTERFN_CHECKPOINT"]).with_name("processes").read_text().splitlines()
         pids = dict(line.split()[::2] for line in lines)
         os.kill(int(pids[which]), 9)
@@ -234,22 +235,22 @@ def test_spare_off(tmp_path: Path, warm_root: Path, monkeypatch: pytest.MonkeyPa
         stays(lambda: template_of(warm_root) == 0, 0.3)
 
 
-def test_nothing_of_it_outlives_the_connection(here: Path, run_script: Callable[..., Any]):
+def test_nothing_of_it_outlives_the_connection(here: Path, tmp_path: Path, run_script: Callable[..., Any]):
     text = (
         "import json, os, time, clusterfn\n"
         "@clusterfn.cluster\n"
-        "def f(wait_s):\n"
-        "    import time\n"
-        "    time.sleep(wait_s)\n"
+        "def f(gate):\n"
+        "    while gate and not os.path.exists(gate): time.sleep(0.02)\n"
         "    return 'jobs' in open('/proc/self/cmdline').read().split(chr(0))\n"
-        "while not f(0): time.sleep(0.1)\n"
-        "job = f.submit(2)\n"
+        "while not f(''): time.sleep(0.1)\n"
+        f"job = f.submit({str(tmp_path / 'gate')!r})\n"
         "while job.state != 'RUNNING': time.sleep(0.01)\n"
         "print(json.dumps(job.id))\n"
     )
     job = run_script(text)
 
-    until(lambda: template_of(here) == 0)
+    (tmp_path / "gate").touch()
+    until(lambda: template_of(here) == 0)  # the job has its words, too
     assert clusterfn.attach(job).result() is True
 
 

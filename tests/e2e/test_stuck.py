@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ pytestmark = [pytest.mark.lab]
 def run_stuck(host: str) -> clusterfn.Job[str]:
     """A job that has stopped its own supervisor; it lasts for minutes."""
 
-    @cluster(host=host, time="5min")
+    @cluster(host=host, time="10min")
     def stops_its_supervisor() -> str:
         import os
         import signal
@@ -31,7 +30,7 @@ def run_stuck(host: str) -> clusterfn.Job[str]:
             time.sleep(0.02)
         os.kill(os.getppid(), signal.SIGSTOP)
         Path("stopped").touch()
-        time.sleep(250)
+        time.sleep(550)
         return "value"
 
     return stops_its_supervisor.submit()
@@ -48,11 +47,9 @@ def test_a_job_that_stopped_its_supervisor_is_ended_by_cancel(
         monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
     job = run_stuck(host)
     until((hosts.root / "jobs" / job.id / "attempts" / "1" / "work" / "stopped").exists)
-    began = time.monotonic()
 
     said = ask("cancel", job.id)
 
     assert said.returncode == 0, said.stderr
     assert "was stopped: CANCELLED" in said.stderr
-    assert isinstance(job.exception(150), Cancelled)
-    assert time.monotonic() - began < 60  # a quarter of what the function lasts
+    assert isinstance(job.exception(150), Cancelled), "the function lasts longer, and would return a value"

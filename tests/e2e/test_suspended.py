@@ -14,7 +14,7 @@ from tests.lab.own_slurm import OwnSlurm
 from tests.waiting import WAIT_S, stays, until
 
 pytestmark = pytest.mark.lab
-PAUSE_S = 8.0
+PAUSE_S = 12.0  # also the time limit, within which a busy machine must suspend it
 
 
 @pytest.fixture(scope="module")
@@ -61,13 +61,11 @@ def test_a_suspended_job_has_all_of_its_time(ask, site, call):
     listed = ask("jobs")
     stays(lambda: job.state == "SUSPENDED", PAUSE_S)
     site.run("scontrol", "resume", number)
-    until(lambda: job.state == "RUNNING")
-    resumed = job.status
+    until(lambda: job.status.startswith("RUNNING (it was suspended for "))  # once its heart beats again
     call.end()
 
     assert seen == "SUSPENDED (the scheduler has suspended the job; this time does not count)"
     assert "SUSPENDED" in listed.stdout
-    assert resumed.startswith("RUNNING (it was suspended for ")
     assert job.result(WAIT_S) == "returned"
     assert job.usage["wall_s"] < PAUSE_S
 

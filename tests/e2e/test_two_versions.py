@@ -99,9 +99,7 @@ def other(_other_version: Path, tmp_path: Path) -> Other:
 
 
 @pytest.fixture
-def root(
-    lab: Any, hosts: Hosts, lab_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Path]:  # fmt: skip
+def root(lab: Any, hosts: Hosts, lab_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A root of the test's own on the lab's hosts."""
     made = Hosts(tmp_path / "clusterfn.yml", lab_root, str(lab_root), hosts.python)
     made.describe(lab, made.config, hosts.python, names=("tensor01", "slurm"))

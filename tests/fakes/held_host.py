@@ -180,6 +180,7 @@ class World:
         self.host = HeldHost(host)
         self._sleepers: list[asyncio.Future[None]] = []
         self._others = self._tasks()  # such as those of connections that other tests have left open
+        self._of_others = list(exit_flush.unanswered)
         patch.setattr(asyncio, "sleep", functools.partial(self._sleep, asyncio.sleep))
         patch.setattr(exit_flush, "run_in_thread", lambda work, _: work())
         host: Any = self.host
@@ -290,7 +291,7 @@ class World:
         """What still waits of it: conversations, open requests, and answers that Python would wait for at its exit."""
         tasks = [repr(task) for task in self._tasks() - self._others]
         requests = [request.what for request in self.host.held.open.values()]
-        return tasks + requests + [repr(each) for each in exit_flush.unanswered]
+        return tasks + requests + [repr(each) for each in list(exit_flush.unanswered) if each not in self._of_others]
 
     @property
     def waits(self) -> list[Wait]:

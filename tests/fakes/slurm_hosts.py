@@ -73,8 +73,6 @@ class LoginNode(agent):
     def _answers(self, request: Header, body: bytes) -> Iterator[tuple[Header, bytes]]:
         do, number = request["do"], request["id"]
         program = request["argv"][0].rpartition("/")[2] if "argv" in request else ""
-        self.asked[program if do in ("run", "repeat") else "still" if "still" in request else do] += 1
-        self.log.append(f"{do} still" if "still" in request else do)
         with self._lock:
             if do == "follow" and request.get("until", "").endswith(layout.OUTCOME):
                 self._jobs[number] = request
@@ -82,6 +80,8 @@ class LoginNode(agent):
                 self.silent_jobs.append(number)
             elif do == "repeat":
                 self._looks.append(number)
+        self.asked[program if do in ("run", "repeat") else "still" if "still" in request else do] += 1
+        self.log.append(f"{do} still" if "still" in request else do)
         if do == "stop" or (do == "chunk" and request.get("last")):
             yield _OK, b""
         elif do == "have":

@@ -36,7 +36,8 @@ def kill_everything(case: Case) -> None:
     supervisor = case.pids()["supervisor"]
     pids = {*case.pids().values(), *case.processes()}
     for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
+        with contextlib.suppress(ProcessLookupError):  # such as a program that the supervisor asks now and then
+            os.kill(pid, signal.SIGSTOP)
     case.dies_now()
     for pid in [supervisor, *(pids | set(case.processes()))]:
         with contextlib.suppress(ProcessLookupError):

@@ -178,7 +178,7 @@ class Case:
             return []
         path = self.folder / "attempts" / str(attempt) / "events.jsonl"
         try:
-            return [json.loads(line) for line in path.read_text().splitlines()]
+            return [json.loads(line) for line in path.read_text().split("\n")[:-1]]  # the next may be half written
         except OSError:
             return []
 

@@ -37,7 +37,8 @@ def mutated(mutation: Mutation) -> dict[str, str]:
 
 def copy_of_the_library(target: Path, mutation: Mutation) -> Path:
     """A checkout in which `clusterfn` is a mutated copy, and found first."""
-    clean = shutil.ignore_patterns("*.egg-info")  # byte code stays valid, except that of files which are changed
+    # Byte code stays valid, except that of files which are changed, and that which others write just now.
+    clean = shutil.ignore_patterns("*.egg-info", "*.pyc.*")
     shutil.copytree(_ROOT / "clusterfn", target / "clusterfn", ignore=clean)
     shutil.copytree(_ROOT / "templates", target / "clusterfn" / "templates", ignore=clean)
     shutil.copytree(_ROOT / "tests", target / "tests", ignore=clean)

@@ -46,9 +46,9 @@ def grown(samples: Sequence[bytes]) -> st.SearchStrategy[str]:
 
 @contextlib.contextmanager
 def in_a_moment() -> Iterator[None]:
-    began = time.process_time()
+    began = time.thread_time()  # without the threads that other tests have left
     yield
-    assert time.process_time() - began < LIMIT_S
+    assert time.thread_time() - began < LIMIT_S
 
 
 @fuzzed(0.1, text=grown(SLURM_TEXTS))

@@ -62,7 +62,8 @@ def test_values_and_output(ids):
     assert clusterfn.attach(ids["taking"]).result(150) == 8
 
 
-def test_one_that_still_runs_and_ends_later(ids, tmp_path):
+def test_one_that_still_runs_and_ends_later(ids, tmp_path, monkeypatch):
+    monkeypatch.setattr("clusterfn.calls.liveness.SILENT_AFTER_S", 600.0)  # else it is lost 12 s later: nothing runs
     outcome = tmp_path / "root" / "jobs" / ids["returned"] / "attempts" / "1" / "outcome.json"
     outcome.rename(outcome.with_name("later"))
     job = clusterfn.attach(ids["returned"])

@@ -31,8 +31,7 @@ def test_the_solver_ends_with_the_process_that_wants_the_lock(
         path = bench.write("dependencies: [six]\n")
         argv = [sys.executable, "-m", "clusterfn", "env", "lock", str(path), "local"]
         with subprocess.Popen(argv, stderr=subprocess.PIPE) as process:
-            until(lambda: solvers_of(process.pid))
-            pid = solvers_of(process.pid)[0]
+            pid = until(lambda: solvers_of(process.pid))[0]
             process.send_signal(number)
             process.communicate(timeout=150)
         until(lambda: not is_running(pid))  # although its channel is still silent
@@ -48,7 +47,7 @@ def solvers_of(pid: int) -> list[int]:
             each for task in Path(f"/proc/{pid}/task").iterdir() for each in (task / "children").read_text().split()
         ]
         return [int(each) for each in children if b"conda_program" in Path(f"/proc/{each}/cmdline").read_bytes()]
-    except FileNotFoundError:
+    except OSError:  # a thread or a process has ended since it was listed
         return []
 
 

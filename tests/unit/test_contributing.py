@@ -202,7 +202,8 @@ def edited_copy(folder: Path, edits: list[Edit]) -> None:
 
 def run_there(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
     """Run Python with the copy in place of the sources, and this machine as its only host."""
-    (folder / "clusterfn.yml").write_text(f"hosts:\n  local: {{scheduler: local, root: {folder}/root}}\n")
+    host = f"{{scheduler: local, root: {folder}/root, limits: {{cores: 64}}}}"  # other tests hold this machine's
+    (folder / "clusterfn.yml").write_text(f"hosts:\n  local: {host}\n")
     env = {**os.environ, "PYTHONPATH": str(folder), "CLUSTERFN_CONFIG": str(folder / "clusterfn.yml")}
     return subprocess.run([sys.executable, *argv], cwd=folder, env=env, capture_output=True, text=True, timeout=150)
 

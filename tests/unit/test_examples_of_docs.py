@@ -33,8 +33,8 @@ VARIES = [
     (r"-\d{8}-\d{6}-[0-9a-f]{4}", "-ID"), (r"\d+(\.\d)?s\b", "1s"),
     (r"clusterfn: [0-9a-f]{4} ", "clusterfn: ID "), (r"\d+ at a time", "2 at a time"), (r"^\[\d/", "[1/"),
 ]  # fmt: skip
-# What is said only where something takes long, as on a busy machine: the call is prepared, waits, is sent, or goes on.
-SLOW = re.compile(r"clusterfn: (preparing |ID pending |ID \d/\d, )")
+# What is said only where something takes long, as on a busy machine: a call is prepared, waits, is sent, or goes on.
+SLOW = re.compile(r"clusterfn: (connecting |waiting |preparing |ID pending |ID \d/\d, )")
 
 
 def name_of(page: Path) -> str:
@@ -45,7 +45,7 @@ def name_of(page: Path) -> str:
 def local(tmp_path, warm_root, monkeypatch) -> Path:
     """A folder whose only host is this machine, with a root of its own."""
     path = tmp_path / "clusterfn.yml"
-    path.write_text(f"hosts:\n  local:\n    scheduler: local\n    root: {warm_root}\n")
+    path.write_text(f"hosts:\n  local:\n    scheduler: local\n    root: {warm_root}\n    limits: {{cores: 64}}\n")
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
     return tmp_path
 
@@ -62,7 +62,7 @@ def lasting(shown: str) -> list[str]:
 def test_a_runnable_example_runs_and_shows_what_its_page_says(local, text, shown):
     (local / "example.py").write_text(text, encoding="utf-8")
 
-    ran = subprocess.run([sys.executable, "example.py"], cwd=local, capture_output=True, text=True, timeout=150)
+    ran = subprocess.run([sys.executable, "example.py"], cwd=local, capture_output=True, text=True, timeout=250)
 
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.strip()

@@ -354,9 +354,10 @@ def record_event(root: str, event: str, job: str, **facts: "Any") -> None:
         line["asked"] = dict(line["asked"]._asdict())
     folder = machine.folder(root)
     path = os.path.join(folder, layout.HOLDS)
-    # The journal is for people, and a full disk does not end a job.
+    # The journal is for people: a full disk does not end a job, and a root that is gone by now is not made again.
     with contextlib.suppress(OSError):
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        if os.path.isdir(root):
+            os.makedirs(folder, mode=0o700, exist_ok=True)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             os.write(fd, (json.dumps(line) + "\n").encode())

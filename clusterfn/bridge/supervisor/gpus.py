@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 GpuLoad = namedtuple("GpuLoad", ("uuid", "name", "index", "total_mib", "used_mib", "use_percent", "unified"))
 GpuProcess = namedtuple("GpuProcess", ("name", "pid", "user"))
 # A server with eight GPUs and no persistence mode takes over ten seconds.
-_LIMIT_S = 30.0
+LIMIT_S = 30.0
 # An answer that is no table may be one a moment later.
 _TRIES = 3
 AGAIN_S = 0.5
@@ -177,7 +177,7 @@ def _joined(text: str) -> str:
 def run_nvidia_smi(argv: "list[str]") -> str:
     try:
         # Users choose the names of their processes.
-        return printable(nvidia_smi.run(argv, _LIMIT_S))
+        return printable(nvidia_smi.run(argv, LIMIT_S))
     except nvidia_smi.NoAnswer as failed:
         if failed.errno is None:
             raise AttemptEnded(_failed(str(failed), failed.output)) from None
@@ -297,7 +297,7 @@ class GpuUsageMonitor:
         process_tree.apart.add(asking.pid)
         self._asking = asking
         self._answer = b""
-        self._until = time.monotonic() + _LIMIT_S
+        self._until = time.monotonic() + LIMIT_S
         assert asking.stdout is not None
         self._out = asking.stdout.fileno()
         os.set_blocking(self._out, False)
@@ -310,7 +310,7 @@ class GpuUsageMonitor:
             except BlockingIOError:
                 if time.monotonic() >= self._until:
                     hung_programs.append("hung")
-                    self._give_up("did not answer within %d s" % _LIMIT_S)
+                    self._give_up("did not answer within %d s" % LIMIT_S)
                 return
             self._answer += data
             more = bool(data)

@@ -243,10 +243,8 @@ def test_on_slurm_a_script_asks_as_by_sbatch_and_the_call_comes_first(project, t
     function = clusterfn.command("./job.sbatch", host="hpc", **options)
 
     assert function.options.scheduler_options.get("slurm", {}) == {"requeue": None, **asked}
-    assert (function.options.cores or 1, function.options.nodes) == (
-        options.get("cores", 8 if "-n" in line else 1),
-        None,
-    )
+    cores = options.get("cores", 8 if "-n" in line else 1)
+    assert (function.options.cores or 1, function.options.nodes) == (cores, None)
     assert function.__wrapped__.args[0]["env"]["OMP_NUM_THREADS"] is None, "as sbatch leaves it"
 
 

@@ -33,7 +33,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_a_function_runs_on_a_host_that_no_file_names(tmp_path, capsys):
-    clusterfn.configure(hosts={"mine": {"scheduler": "local", "root": str(tmp_path / "root")}})
+    clusterfn.configure(hosts={"mine": {"scheduler": "local", "root": str(tmp_path / "root"), "limits": {"cores": 64}}})
 
     assert clusterfn.cluster(abs)(-3) == 3
 

@@ -19,6 +19,7 @@ from clusterfn.hosts.rpc import link
 from tests.fakes.slurm_hosts import SlurmHosts, slurm_hosts
 from tests.fakes.transport import FakeTransport, agent
 from tests.unit.calls.groups import HOST, silent
+from tests.waiting import WAIT_S
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +87,8 @@ def hosts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[
 
 @pytest.fixture
 def on_fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[HostState, FakeTransport]]:
-    """The session of a host that answers nothing, and its transport. Pauses are short."""
+    """The session of a host that answers nothing, and its transport. Pauses are short, and no stream lasts for long."""
+    monkeypatch.setattr(link, "SOON_S", WAIT_S)
     monkeypatch.setattr(link, "PAUSE_FIRST_S", 0.001)
     monkeypatch.setattr(link, "PAUSE_LAST_S", 0.01)
     transport = FakeTransport(agent(silent))

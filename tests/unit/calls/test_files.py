@@ -176,7 +176,8 @@ def test_a_file_passed_by_two_paths_has_none_that_is_the_callers(tmp_path):
 
 def test_results_have_the_keys_that_the_caller_knows(tmp_path, warm_root, monkeypatch):
     config = tmp_path / "clusterfn.yml"
-    config.write_text(f"hosts:\n  {tmp_path.name}:\n    scheduler: local\n    root: {warm_root}\n")
+    host = f"{{scheduler: local, root: {warm_root}, limits: {{cores: 64}}}}"
+    config.write_text(f"hosts:\n  {tmp_path.name}: {host}\n")
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
     monkeypatch.chdir(tmp_path)
     for name in ("model1.zip", "model2.zip"):

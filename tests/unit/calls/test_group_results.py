@@ -16,6 +16,7 @@ import pytest
 from clusterfn import ClusterfnError, JobGroup, MapError
 from clusterfn.calls.group import state_of_group
 from clusterfn.calls.map_display import CallProgress, result_in_words
+from clusterfn.hosts import spoken_wait
 from tests.unit.calls.groups import end, ended, group
 from tests.waiting import until
 
@@ -117,6 +118,7 @@ def test_a_long_cause_ends_with_an_ellipsis(capfd):
 def test_a_group_that_waits_says_why(monkeypatch, term):
     pytest.importorskip("pty", reason="a terminal of one's own needs Unix")
     monkeypatch.setenv("TERM", term)
+    monkeypatch.setattr(spoken_wait, "REASON_AFTER_S", 0.0)
     known, made = group(2)
     known.set_reason("waiting for its turn")
     ours, theirs = os.openpty()
@@ -137,7 +139,7 @@ def test_a_group_that_waits_says_why(monkeypatch, term):
     os.close(ours)
 
     assert ("\x1b" not in shown) == (term == "dumb")
-    assert "clusterfn: 7f3a pending 00:0" in shown or term == "xterm"
+    assert "clusterfn: 7f3a pending 0" in shown or term == "xterm"
 
 
 def test_what_is_known_is_reported_in_one_line():

@@ -17,7 +17,7 @@ import pytest
 from clusterfn import Cancelled, HostError, Job, ResultError
 from clusterfn.bridge import layout
 from clusterfn.errors import ClusterfnError, SubmitError
-from clusterfn.hosts import exit_flush, loop
+from clusterfn.hosts import exit_flush, loop, remote_files
 from clusterfn.hosts.connection import Spawned
 from tests.fakes.held_host import AGAIN, ENDED, Request, World, refused, said
 from tests.golden.samples import BARE, SLURM
@@ -55,13 +55,15 @@ def submitted_again(patch: pytest.MonkeyPatch) -> tuple[World, str, object]:
 def test_a_program_that_ends_while_a_call_is_submitted_waits_for_what_the_answer_leads_to(
     submit: Callable[[pytest.MonkeyPatch], tuple[World, str, object]], monkeypatch
 ):
+    monkeypatch.setattr(remote_files, "REMOVAL_TIMEOUT_S", WAIT_S)
     world, what, answer = submit(monkeypatch)
     done = threading.Event()
 
     def host() -> None:
         world.answer(asked(world, what), answer)
-        world.answer(asked(world, "sh"), said())  # the removal of its folder
+        removal = asked(world, "sh")  # of its folder
         done.set()
+        world.answer(removal, said())
 
     answers = threading.Timer(0.2, host)
     answers.start()

@@ -68,15 +68,17 @@ def test_a_job_that_waits_takes_little_memory(tmp_path):
 def test_a_job_that_has_ended_takes_no_memory(hosts: Callable[..., SlurmHosts]):
     grow(hosts(1, first=900), 25, measures_memory=False)  # no other test has jobs there
 
-    gc.collect()
-    left = [each for each in gc.get_objects() if isinstance(each, Job) and each.host == "node900"]
-    assert len(left) <= 2  # the reader thread has the last answer at hand
+    def left() -> list[Job[Any]]:
+        gc.collect()
+        return [each for each in gc.get_objects() if isinstance(each, Job) and each.host == "node900"]
+
+    until(lambda: len(left()) <= 2)  # the reader thread has the last answer at hand
 
 
 def test_a_silent_job_that_no_look_finds_is_asked_about_at_once(hosts: Callable[[int], SlurmHosts]):
     node = hosts(1).nodes["node0"]
     job = Executor("node0").submit(abs, -1)
-    until(lambda: node.asked["still"])
+    until(lambda: node.silent_jobs)
 
     node.forget_all()
     node.fall_silent()
@@ -212,7 +214,7 @@ def test_the_oldest_jobs_are_followed_and_those_that_begin_are_canceled_or_waite
     until(lambda: node.asked["follow"] == 4)
     with pytest.raises(TimeoutError):
         jobs[7].result(timeout=0.01)
-    until(lambda: node.asked["follow"] == 5)
+    until(lambda: node.asked["still"] == 5)
     node.end_all()  # of the five that are followed: two others come into their place
     until(lambda: [job.done() for job in jobs].count(True) == 5)
     assert [number for number, job in enumerate(jobs) if not job.done()] == [2, 3, 4]
@@ -240,8 +242,8 @@ def test_a_connection_that_ends_for_good_is_reported_to_jobs_that_are_not_follow
 def test_what_a_job_prints_comes_once_to_a_display_that_began_before_the_turn_of_the_job(monkeypatch):
     monkeypatch.setattr(host_state, "MOST_FOLLOWED", 1)
     host = Mock(root="/root", settings=Mock(result_policy=ResultPolicy), follow_window=host_state.FollowWindow())
-    files: list[Followed] = []
-    host.connection.follow.side_effect = lambda some, *_, **__: files.extend(some) or Reply(lambda: None)
+    asked: list[list[Followed]] = []
+    host.connection.follow.side_effect = lambda files, *_, **__: asked.append(list(files)) or Reply(lambda: None)
     tracker, _ = made(host)
     host.follow_window.enter("another")
     tracker.follow(in_turn=True)
@@ -251,10 +253,9 @@ def test_what_a_job_prints_comes_once_to_a_display_that_began_before_the_turn_of
     tracker.source.watch_output(shown)
     is_shown.set()
 
-    until(lambda: host.connection.follow.call_count == 2)
-    for each in files:
-        if each.path.endswith("/stdout"):
-            each.on_data(b"epoch 1")
+    until(lambda: len(asked) == 2)  # which a Mock counts before it does it
+    for each in [each for files in asked for each in files if each.path.endswith("/stdout")]:
+        each.on_data(b"epoch 1")
     shown.assert_called_once_with("stdout", b"epoch 1")
 
 

@@ -130,9 +130,8 @@ def test_which_way_is_chosen_is_said(capfd, gpus, how, group, said):
 
     shown = capfd.readouterr().err
     assert f"{group.count} items, {group.at_once} at a time\n" in shown
-    assert (
-        (f"clusterfn: Using {said}" in shown and f"(train: {group.count})\n" in shown) if said else "Using" not in shown
-    )
+    is_said = f"clusterfn: Using {said}" in shown and f"(train: {group.count})\n" in shown
+    assert is_said if said else "Using" not in shown
 
 
 SENT = JobSpec(
@@ -196,26 +195,20 @@ def test_on_slurm_every_item_has_a_place(count, at_once, chunk, item_s):
 
 
 def test_an_element_asks_for_the_time_of_its_chunk_and_no_more_than_there_is():
-    limits = SchedulerLimits(time_s=3600.0)
+    limits, fifty = SchedulerLimits(time_s=3600.0), MapOptions(50, None)
 
-    assert mapping.in_arrays(10_000, MapOptions(50, None), 600.0, limits) == Group(
-        10_000, 5, 2000, 50, None, 3000.0, 1800.0
-    )
-    assert mapping.in_arrays(10, MapOptions(50, None), 60.0, limits) == Group(10, 1, 10, 10, None, 60.0, 1800.0)
-    assert mapping.in_arrays(1000, MapOptions(50, None), 600.0, SchedulerLimits()) == Group(
-        1000, 5, 200, 50, None, 3000.0, 1800.0
-    )
+    assert mapping.in_arrays(10_000, fifty, 600.0, limits) == Group(10_000, 5, 2000, 50, None, 3000.0, 1800.0)
+    assert mapping.in_arrays(10, fifty, 60.0, limits) == Group(10, 1, 10, 10, None, 60.0, 1800.0)
+    assert mapping.in_arrays(1000, fifty, 600.0, SchedulerLimits()) == Group(1000, 5, 200, 50, None, 3000.0, 1800.0)
     assert mapping.in_arrays(100, MapOptions(50, 10), 600.0, limits).element_s == 3540.0
-    assert (
-        mapping.in_arrays(4, MapOptions(2, None), 7200.0, limits).element_s == 7200.0
-    )  # SLURM itself says that it cannot
+    # SLURM itself says that it cannot.
+    assert mapping.in_arrays(4, MapOptions(2, None), 7200.0, limits).element_s == 7200.0
 
 
 def test_a_chunk_size_that_is_asked_for_is_one_elements_share():
-    assert mapping.in_arrays(1000, MapOptions(50, 1), None, SchedulerLimits()) == Group(1000, 1, 1000, 50, 1, None)
-    assert mapping.in_arrays(1000, MapOptions(50, 1), None, SchedulerLimits(jobs=100)) == Group(
-        1000, 1, 100, 50, None, None
-    )
+    one = MapOptions(50, 1)
+    assert mapping.in_arrays(1000, one, None, SchedulerLimits()) == Group(1000, 1, 1000, 50, 1, None)
+    assert mapping.in_arrays(1000, one, None, SchedulerLimits(jobs=100)) == Group(1000, 1, 100, 50, None, None)
 
 
 @settings(deadline=None)
@@ -230,9 +223,8 @@ def test_on_a_machine_there_are_no_more_than_it_has_room_for(count, most, cores,
 
 @pytest.mark.parametrize(("count", "cards", "at_once"), [(2, 1, 1), (2, 2, 2), (3, 2, 2), (2, 0, 1), (8, 3, 3)])
 def test_two_items_that_would_share_a_gpu_run_one_after_another(count, cards, at_once):
-    assert (
-        mapping.on_machine(count, MapOptions(50, None), MachineCapacity(by_cores=16, by_gpus=cards)).at_once == at_once
-    )
+    group = mapping.on_machine(count, MapOptions(50, None), MachineCapacity(by_cores=16, by_gpus=cards))
+    assert group.at_once == at_once
 
 
 @pytest.mark.parametrize(

@@ -252,6 +252,6 @@ def test_a_call_of_a_lost_stream_gets_the_error_of_a_connection_that_has_ended(o
     session.connection.close()
 
     with pytest.raises(HostError, match="was closed") as lost:
-        call.result(30)
+        call.result(150)
     assert lost.value.job == call.id
     assert len(transport.streams) == opened, "no other connection is opened for it"

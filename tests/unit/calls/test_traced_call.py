@@ -44,7 +44,7 @@ THREADS = {"caller": "MainThread", "reader": "clusterfn-read-here", "loop": "clu
 def trace(tmp_path: Path) -> list[list[str]]:
     """The thread, file and name of each function of ours that a warm call enters, in order."""
     config = tmp_path / "clusterfn.yml"
-    config.write_text(f"hosts:\n  here: {{scheduler: local, root: {tmp_path / 'root'}}}\n")
+    config.write_text(f"hosts:\n  here: {{scheduler: local, root: {tmp_path / 'root'}, limits: {{cores: 64}}}}\n")
     (tmp_path / "script.py").write_text(SCRIPT)
     ran = subprocess.run(
         [sys.executable, "script.py", str(MOST)], cwd=tmp_path, env={**os.environ, "CLUSTERFN_CONFIG": str(config)},

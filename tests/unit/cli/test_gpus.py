@@ -201,11 +201,11 @@ def test_a_key_ends_a_screen_and_leaves_the_terminal_as_it_was(terminal, key, co
     terminal.press("\x1b[A")
     terminal.press(key)
 
-    terminal.wait_for(PROMPT, timeout_s=60)
+    terminal.wait_for(PROMPT)
     terminal.type("echo code=$?; stty -a | cmp - before && echo as before")
 
-    assert terminal.wait_for(r"code=\d+", timeout_s=60) == f"code={code}"
-    terminal.wait_for("as before\n", timeout_s=60)
+    assert terminal.wait_for(r"code=\d+") == f"code={code}"
+    terminal.wait_for("as before\n")
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has the queue")
@@ -214,10 +214,10 @@ def test_the_gpus_of_a_list_of_hosts_are_shown_until_a_key_ends_it(terminal, tmp
     (tmp_path / "clusterfn.yml").write_text(f"hosts:\n{hosts}  lab: {{any: [a, b]}}\n")
     terminal.type(f"CLUSTERFN_CONFIG=clusterfn.yml '{sys.executable}' -m clusterfn gpus lab --watch; echo code=$?")
 
-    terminal.wait_for(r"\d+ of \d+ GPUs free: a \d+ of \d+, b \d+ of \d+", timeout_s=60)
+    terminal.wait_for(r"\d+ of \d+ GPUs free: a \d+ of \d+, b \d+ of \d+")
     terminal.press("q")
 
-    assert terminal.wait_for(r"code=\d+", timeout_s=60) == "code=0"
+    assert terminal.wait_for(r"code=\d+") == "code=0"
 
 
 def test_the_gpus_of_several_hosts_are_one_table_with_the_free_ones_first():

@@ -19,7 +19,7 @@ def run(tmp_path: Path, code: str, in_job: bool = True) -> subprocess.CompletedP
     env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{Path(clusterfn.__file__).parents[1]}"}
     env = {**env, "CLUSTERFN_JOB": "7f3a000011112222/1"} if in_job else env
     argv = [sys.executable, "-c", code]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60, env=env, cwd=tmp_path, check=False)
+    return subprocess.run(argv, capture_output=True, text=True, timeout=150, env=env, cwd=tmp_path, check=False)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_spawned_process_does_not_repeat_the_calls_of_its_parent(tmp_path, in_
     env = {**env, "CLUSTERFN_JOB": "7f3a000011112222/1"} if in_job else env
 
     argv = [sys.executable, str(tmp_path / "script.py")]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env=env, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=150, env=env, check=False)
 
     assert done.returncode == 1
     assert 'if __name__ == "__main__":' in done.stderr, done.stderr

@@ -28,9 +28,8 @@ def test_without_a_gpu_the_answers_are_the_documented_ones(logged):
     assert (info.available, info.devices, info.total_gb, info.used_gb, info.free_gb) == (False, (), 0.0, 0.0, 0.0)
     assert info.trouble == "there is no nvidia-smi on this machine"
     assert gpu.get_safe_vram_usage() == 0.0
-    assert {record.levelname for record in logged.records} == {
-        "DEBUG"
-    }  # a machine without a card is nothing to warn of
+    levels = {record.levelname for record in logged.records}
+    assert levels == {"DEBUG"}, "a machine without a card is nothing to warn of"
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,8 @@ LOST = [
 def path(tmp_path: Path, no_gpu: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     monkeypatch.setattr(gpus, "AGAIN_S", 0)
+    monkeypatch.setattr(gpus, "LIMIT_S", 60.0)
+    monkeypatch.setattr(smi, "PATIENCE_S", 60.0)  # as of `box`
     return tmp_path / "bin"
 
 

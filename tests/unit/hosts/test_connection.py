@@ -24,7 +24,7 @@ from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.rpc import boot, link
 from clusterfn.hosts.rpc.frames import FRAME, LONGEST_HEADER, pack
 from tests.fakes.transport import HELLO, FakeStream, FakeTransport, Far, agent
-from tests.unit.hosts.in_memory import HOST, OK, Connected, answering, is_ping, refused, silent
+from tests.unit.hosts.in_memory import HOST, OK, Connected, answering, hold_back, is_ping, refused, silent
 from tests.waiting import WAIT_S, until
 
 FOLLOWED = Followed("/p", print)
@@ -367,6 +367,7 @@ def test_a_host_keeps_no_watch_of_a_connection_that_has_ended(monkeypatch):
 
 def test_streams_that_break_at_once_are_made_after_pauses(connected: Connected, monkeypatch):
     waits: list[int] = []
+    monkeypatch.setattr(link, "SOON_S", 600.0)  # however busy the machine is
     connection, transport = connected(lambda request, body: [] if len(waits) == 5 else transport.drop() or [])  # type: ignore[func-returns-value]
     monkeypatch.setattr(link, "pause_s", lambda pauses: waits.append(pauses) or 0.0)
 
@@ -377,7 +378,7 @@ def test_streams_that_break_at_once_are_made_after_pauses(connected: Connected, 
 
 
 def test_a_callback_that_waits_for_its_own_connection_gets_an_error(connected: Connected):
-    connection, _ = connected(lambda request, body: [GROWN] if request["do"] == "follow" else answering(request, body))
+    connection, transport = connected(lambda ask, body: [GROWN] if ask["do"] == "follow" else answering(ask, body))
     follow = connection.follow([Followed("/p", lambda data: connection.run(["x"]).result())])
     told: list[BaseException | None] = []
 
@@ -387,7 +388,9 @@ def test_a_callback_that_waits_for_its_own_connection_gets_an_error(connected: C
         told.append(caught.value)
 
     assert isinstance(follow.exception(WAIT_S), RuntimeError)
+    gate = hold_back(transport)  # an answer that is there would call it in this thread
     connection.ping().future.add_done_callback(wait)
+    gate.set()
     until(lambda: told)
     connection.ping().result(WAIT_S)
 

@@ -147,7 +147,8 @@ class Leaving:
 
 
 def test_what_is_still_sent_at_the_end_says_what_ctrl_c_does_within_80_columns(monkeypatch, capsys):
-    monkeypatch.setattr(leaving, "STALLED_S", 0.3)
+    seconds = iter(range(1000))
+    monkeypatch.setattr(leaving, "time", SimpleNamespace(monotonic=lambda: next(seconds), sleep=lambda _: None))
     monkeypatch.setattr(leaving, "open_jobs", {Leaving(Sending([upload(1023 * MB, MB)]))})
     monkeypatch.setattr(Sending, "amounts", lambda _: "1022 of 1023 MB, 9.9 MB/s, 85 min left")
 

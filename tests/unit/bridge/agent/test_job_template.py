@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("fcntl")
 
 from tests.fakes.agent_client import Client, wait_for
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux adopts orphans")
 # What the agent hears of a template, with its socket, and the words that say how this one behaves.
@@ -47,12 +47,13 @@ class Jobs:
     def ask(self) -> int:
         return self.client.agent.templates.keeper_for(self.header)
 
+    def keeper(self) -> int:
+        """The socket of one, once the agent has heard that the template is ready."""
+        return until(lambda: self.client.turns(1) or max(self.ask(), 0))
+
     def template_pid(self) -> int:
-        """The template, once the agent knows that it is ready."""
         path = self.folder / "template"
-        pid = int(until(lambda: self.client.turns(1) or (path.exists() and path.read_text())))
-        self.client.turns(50)
-        return pid
+        return int(until(lambda: self.client.turns(1) or (path.exists() and path.read_text())))
 
 
 @pytest.mark.parametrize("kind", ["prints", "trouble"])
@@ -74,11 +75,10 @@ def test_one_that_does_not_answer_ends_and_its_supervisor_hears_of_it(client: Cl
     jobs.ask(), jobs.ask()
     pid = jobs.template_pid()
 
-    keeper = jobs.ask()
+    keeper = jobs.keeper()
 
-    assert keeper >= 0
     until(lambda: client.turns(1) or not _lives(pid))
-    assert select.select([keeper], [], [], 10)[0] and os.read(keeper, 1) == b""
+    assert select.select([keeper], [], [], WAIT_S)[0] and os.read(keeper, 1) == b""
     os.close(keeper)
 
 
@@ -95,7 +95,7 @@ def test_a_client_that_is_lost_ends_it(client: Client, tmp_path):
     jobs = Jobs(client, tmp_path, "answers")
     jobs.ask(), jobs.ask()
     pid = jobs.template_pid()
-    os.close(jobs.ask())
+    os.close(jobs.keeper())
 
     client.agent.templates.close()
 

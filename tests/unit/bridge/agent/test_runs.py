@@ -32,12 +32,15 @@ here.close()
 LEAVES = """
 import os, signal, sys
 from tests.fakes.agent_client import connect_here
-os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1])  # four jobs begin at a time
+os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1])  # four jobs begin at a time, and none before the gate
 root, way = sys.argv[1:]
 here = connect_here(root)
-jobs = [here.spawn(["sh", "-c", f"echo >begun-{number}; exec sleep 1"], root, f"{root}/log") for number in range(12)]
+gate = here.run(["sh", "-c", "until [ -e gate ]; do sleep 0.1; done"], cwd=root, timeout_s=600)
+begin = [["sh", "-c", f"echo >begun-{number}; exec sleep 1"] for number in range(12)]
+jobs = [here.spawn(argv, root, f"{root}/log", after=[gate]) for argv in begin]
 jobs[6].cancel()
-here.run(["true"]).result(60)
+here.run(["touch", root + "/gate"]).result(60)
+gate.result(60)
 if way == "is killed":
     os.kill(os.getpid(), signal.SIGKILL)
 here.close()

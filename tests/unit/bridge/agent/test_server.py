@@ -109,11 +109,12 @@ def test_other_requests_wait_for_few_of_many_small_files(client: Client, tmp_pat
     monkeypatch.setattr(downloads, "open_regular", slowly)
     for number in range(2, 202):
         client.ask(id=number, do="get", path=str(tmp_path / "small"))
-    client.turns(2)
+    until(lambda: client.turns(1) or client.agent.frames is None)
+    before = 200 - len(client.agent.requests)  # a busy machine takes many turns to hear of all
     client.ask(id=202, do="have", paths=[])
     client.listen()
 
-    assert 0 < [header["id"] for header in client.heard].index(202) < 15
+    assert [header["id"] for header in client.heard].index(202) - before < 15
     assert len(client.heard) == 201, "each file is one frame"
 
 
@@ -198,13 +199,14 @@ def test_an_agent_leaves_after_20_minutes_without_a_word_and_not_before(client: 
     client.agent.last_received -= SILENCE_S - 60
     client.turns(1)
     before, soon = client.agent.open, client.agent.seconds_until_due()
+    left = client.agent.last_received + SILENCE_S - time.monotonic()
     client.agent.last_received -= 60
     wakes = client.agent.seconds_until_due()
     client.turns(1)
 
     assert SILENCE_S == 20 * 60
     assert (before, wakes, client.agent.open) == (True, 0, False)
-    assert 50 < soon <= 60
+    assert left <= soon <= 60
 
 
 def test_a_folder_on_its_way_is_touched_while_its_client_is_heard_and_no_longer(client: Client, tmp_path, monkeypatch):

@@ -170,7 +170,7 @@ def test_the_longest_name_has_room_for_an_ending():
     waiting = Waiting(10**10, 2**31, "0123456789abcdef.1234", Demand(8, 64, 10**6), kind, 64)  # after 115 days
     name = lease_names.wait(waiting, 10**7)
 
-    mark = Leases().hold(lease_names.with_ending(name, "0123abcd"))
+    mark = Leases().hold(lease_names.with_ending(name, os.urandom(4).hex()))
 
     assert mark is not None
     mark.close()

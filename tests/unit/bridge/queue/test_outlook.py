@@ -60,10 +60,11 @@ def test_a_job_that_begins_during_the_question_is_counted_by_what_it_holds(tmp_p
 def test_the_gpus_that_were_seen_are_for_one_job_that_comes_soon(tmp_path, monkeypatch):
     root, there = str(tmp_path), [GpuInfo(0, "GPU-1", "NVIDIA RTX A6000", 49140)]
     Path(machine.folder(root)).mkdir(parents=True)
+    now = machine.now_ns()
+    monkeypatch.setattr(machine, "now_ns", lambda: now)
 
     gpu_leases.keep_seen(root, there)
     assert [gpu_leases.take_seen(root), gpu_leases.take_seen(root)] == [there, []]
     gpu_leases.keep_seen(root, there)
-    later = machine.now_ns() + 6 * 10**9
-    monkeypatch.setattr(machine, "now_ns", lambda: later)
+    monkeypatch.setattr(machine, "now_ns", lambda: now + 6 * 10**9)
     assert gpu_leases.take_seen(root) == []

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from clusterfn.bridge.layout import CANCELLED, NODE, PREEMPTED, TAKEN_BACK, TIME, UNSATISFIABLE
-from clusterfn.bridge.schedulers.base import HostScheduler
+from clusterfn.bridge.schedulers import grid_engine as sge
+from clusterfn.bridge.schedulers import slurm
+from clusterfn.bridge.schedulers.base import HostScheduler, run_command
 from clusterfn.bridge.schedulers.registry import scheduler_named, scheduler_of_job
 from clusterfn.bridge.supervisor.verdict import AttemptEnded
 
@@ -18,6 +20,13 @@ OBEYED = {
     "SLURM_TIME_FORMAT": "relative",
 }  # fmt: skip
 NEEDED = {"SLURM_CONF": "/etc/a.conf", "SLURM_CONF_SERVER": "ctl", "SLURM_JWT": "token", "MUNGE_SOCKET": "/run/m"}
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may start a program more slowly than a scheduler may answer."""
+    for module in (slurm, sge):
+        monkeypatch.setattr(module, "run_command", lambda argv, _, *more, **how: run_command(argv, 600, *more, **how))
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ import pytest
 
 from clusterfn.bridge.supervisor.classify_exit import classify_silence
 from tests.unit.bridge.session.serving import Client, Server, headers_of, part
-from tests.unit.bridge.session.test_door import note_and_stay, outlast_and_kill_the_runner
-from tests.waiting import WAIT_S, stays, until
+from tests.unit.bridge.session.test_door import kill_the_runner, note_and_stay
+from tests.waiting import WAIT_S, until
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="hosts are no Windows machines")
 SPEC = {
@@ -34,8 +34,9 @@ def test_a_call_that_is_killed_for_memory_names_what_its_session_asked_for(tmp_p
     assert job.spec["resources"]["memory_bytes"] is None, "the session's supervisor watches the limit, not the call"
 
 
-def test_events_that_wait_at_the_end_of_a_call_are_not_written_after_it(tmp_path: Path):
-    call, said = part("call"), list[str]()
+def test_events_that_wait_at_the_end_of_a_call_are_not_written_after_it(tmp_path: Path, monkeypatch):
+    call, said, now = part("call"), list[str](), [1000.0]
+    monkeypatch.setattr(call, "time", SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0]))
     folder = tmp_path / "calls" / "1"
     folder.mkdir(parents=True)
     attempt = call.CallAttempt(call.CallJob(str(folder), SPEC), lambda what, data, **facts: said.append(what))
@@ -43,8 +44,9 @@ def test_events_that_wait_at_the_end_of_a_call_are_not_written_after_it(tmp_path
 
     attempt.publish(call.Verdict("returned"))
 
-    stays(lambda: attempt.tick() or said == ["end"], 0.03)
-    assert sorted(os.listdir(folder)) == ["outcome.json", "work"]
+    now[0] += 60.0
+    attempt.tick()
+    assert (said, sorted(os.listdir(folder))) == (["end"], ["outcome.json", "work"])
 
 
 def test_an_actor_whose_construction_could_not_be_recorded_is_gone_as_its_client_learns(tmp_path, monkeypatch):
@@ -141,7 +143,7 @@ def test_a_session_whose_workers_die_at_once_ends_with_its_other_calls(start: Ca
     until(lambda: pids.exists() and pids.read_text().endswith("\n"))
 
     gate.touch()
-    client.send(2, outlast_and_kill_the_runner, 0.0)
+    client.send(2, kill_the_runner)
 
     assert server.process.wait(WAIT_S) != 0
     until(lambda: not Path("/proc", pids.read_text().strip()).exists())

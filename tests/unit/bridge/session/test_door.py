@@ -56,7 +56,7 @@ def test_no_other_process_of_a_session_keeps_its_socket_open(start: Callable[...
     client.end(1)
 
     own = server.process.pid
-    assert len(descendants_of(own)) >= 3
+    until(lambda: len(descendants_of(own)) >= 3)
     until(lambda: [pid for pid in [own, *descendants_of(own)] if has_it(pid)] == [own])
 
 
@@ -86,19 +86,28 @@ def test_calls_by_folder_and_through_the_socket_run_in_the_order_of_their_number
 
 
 @of_main
-def outlast_and_kill_the_runner(seconds: float) -> None:
+def kill_the_runner(touched: str = os.devnull) -> None:
     import signal
 
-    time.sleep(seconds)
+    Path(touched).touch()
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(600)
 
 
-def test_a_session_whose_worker_dies_in_a_long_call_is_idle_only_from_then_on(start: Callable[..., Server]):
-    server = start(idle_s=6.0)
-    client = Client(server)
+# Once the gate is there, two hours have passed.
+TWO_HOURS = """
+import os
+from clusterfn.bridge.supervisor.limits import clock
+now = clock.now
+clock.now = lambda: now() + 7200.0 * os.path.exists({gate!r})
+"""
 
-    client.send(1, outlast_and_kill_the_runner, 6.5)
+
+def test_a_session_whose_worker_dies_in_a_long_call_is_idle_only_from_then_on(start: Callable[..., Server], tmp_path):
+    gate = str(tmp_path / "gate")
+    client = Client(start(before=TWO_HOURS.format(gate=gate)))
+
+    client.send(1, kill_the_runner, gate)
     assert client.end(1)[0]["kind"] == "lost"
     client.send(2, abs, -2)
 
@@ -319,9 +328,9 @@ def test_what_is_no_frame_ends_its_connection_and_nothing_else(server: Server):
 
 def test_a_call_says_that_it_runs_before_what_it_prints(server: Server, client: Client):
     def say() -> None:
-
         print("begun", flush=True)
-        time.sleep(0.3)
+        while not any('"running"' in path.read_text() for path in Path("..").glob("events.jsonl")):
+            time.sleep(0.02)
 
     client.send(1, of_main(say))
     assert client.end(1)[0]["kind"] == "returned"

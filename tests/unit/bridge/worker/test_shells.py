@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -86,20 +85,13 @@ class Scheduler:
 @pytest.mark.parametrize(
     ("line", "words", "kept_for"),
     [
-        (": sbatch \udce9", [], "job 7"),
-        ("", ["sh", "submits.sh"], "job 7"),
-        ("", ["true", "/dev/zero"], ""),
-        ("", ["true", "pipe"], ""),
+        (": sbatch \udce9", [], "job 7"), ("", ["sh", "submits.sh"], "job 7"),
+        ("", ["true", "/dev/zero"], ""), ("", ["true", "pipe"], ""),
     ],
-)
+)  # fmt: skip
 def test_only_the_files_of_a_command_are_searched_for_what_submits_jobs(
-    line: str,
-    words: list[str],
-    kept_for: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    line, words, kept_for, tmp_path, monkeypatch, capsys
+):
     project, work = tmp_path / "project", tmp_path / "work"
     project.mkdir()
     (project / "submits.sh").write_text(": sbatch next.sh\n")
@@ -111,9 +103,8 @@ def test_only_the_files_of_a_command_are_searched_for_what_submits_jobs(
     command.run({"line": line, "words": words, "shown": "it", "project": str(project)}, {})
 
     assert (work / "submits.sh").exists() is bool(kept_for)
-    assert capsys.readouterr().err == (
-        f"clusterfn: the project's files stay in {work} for {kept_for}\n" * bool(kept_for)
-    )
+    said = f"clusterfn: the project's files stay in {work} for {kept_for}\n"
+    assert capsys.readouterr().err == said * bool(kept_for)
 
 
 ON_TWO = {

@@ -79,7 +79,7 @@ def test_a_running_job_is_updated_in_place_with_the_end_of_its_output(notebook):
     with notebook:
         assert DisplayFormatter().format(job) == ({}, {})
         (before,) = notebook.plain
-        assert re.match(r"7f3a000011112222 train on tensor01: RUNNING 00:0\d \(node3\)", before)
+        assert re.match(r"7f3a000011112222 train on tensor01: RUNNING \d\d:\d\d \(node3\)", before)
         backend.on_output("stdout", "".join(f"epoch {number}\n" for number in range(40)).encode() + EVIL.encode())
         until(lambda: "epoch 39" in notebook.plain[0])
         assert "epoch 28" not in notebook.plain[0] and "evil" in notebook.plain[0]
@@ -95,7 +95,7 @@ def test_a_representation_outside_a_notebook_is_not_updated(notebook):
     notebook.shell.kernel = None
     job = a_job()
 
-    assert re.search(r"PENDING 00:0\d", shown(job)) and not notebook.outputs
+    assert re.search(r"PENDING \d\d:\d\d", shown(job)) and not notebook.outputs
 
 
 def a_group(ended):
@@ -114,7 +114,7 @@ def end_items(state, indices):
 def test_a_group_shows_how_far_it_is_and_the_causes_of_its_failures(notebook):
     plain = shown(a_group(50))
 
-    assert plain.splitlines()[0].startswith("5b08000011112222 score on tensor01: RAISED 50/50 00:0")
+    assert plain.splitlines()[0].startswith("5b08000011112222 score on tensor01: RAISED 50/50 0")
     assert "5 x JobError: evil" in plain
     assert "45 returned, 5 raised" in plain and "peak memory of an item 1 GB" in plain
     group = a_group(20)

@@ -289,7 +289,7 @@ needs_sh = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="host
 def ask(tmp_path: Path) -> Callable[..., Site]:
     """Asks this machine; what stands in `bin` are the host's programs, and home and login files are its user's."""
 
-    def run(timeout_s: float = 20.0, **programs: str) -> Site:
+    def run(timeout_s: float = 150.0, **programs: str) -> Site:
         for name, lines in programs.items():
             path = tmp_path / "bin" / name.replace("_", "-")
             path.parent.mkdir(exist_ok=True)

@@ -29,6 +29,7 @@ from clusterfn.hosts.transports.openssh import AskPass
 from clusterfn.hosts.transports.prompts import Asker, LoginQuestion
 from clusterfn.hosts.transports.shared_login import ReusingTransport
 from clusterfn.hosts.transports.ssh_config import Settings, resolve
+from tests.waiting import WAIT_S
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="terminals and sockets of Unix")
 HELD = HeldConnection("0123456789abcdef", "lab", "ada@lab:22", os.getpid(), 1.0, 60.0, True, "/nowhere")
@@ -136,8 +137,10 @@ def server() -> Iterator[tuple[Menu, paramiko.Transport]]:
     near, far = socket.socketpair()
     there, here, menu = paramiko.Transport(far), paramiko.Transport(near), Menu()
     there.add_server_key(paramiko.RSAKey.generate(2048))
+    for each in (there, here):
+        each.banner_timeout = each.handshake_timeout = each.auth_timeout = WAIT_S
     there.start_server(threading.Event(), menu)
-    here.start_client(timeout=150)
+    here.start_client(timeout=WAIT_S)
     yield menu, here
     here.close()
     there.close()
@@ -161,13 +164,7 @@ def test_all_questions_of_a_round_are_asked_and_a_word_without_a_question_is_non
 
 
 @pytest.mark.parametrize("method", ["password", "keyboard-interactive"])
-def test_what_was_typed_is_in_no_log_and_no_error(
-    server: tuple[Menu, paramiko.Transport],
-    settings: Settings,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    method: str,
-) -> None:
+def test_what_was_typed_is_in_no_log_and_no_error(server, settings, caplog, monkeypatch, method: str):
     caplog.set_level(1)
     typed = secrets.token_hex(8)
     monkeypatch.setattr(server[0], "get_allowed_auths", lambda username: method)
@@ -185,7 +182,7 @@ def test_what_was_typed_is_in_no_log_and_no_error(
 
 @pytest.fixture
 def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    path = Path("/tmp") / f"cf-{os.getpid()}"
+    path = Path("/tmp") / f"cf-{os.getpid()}-own"  # tests before have left another one
     monkeypatch.setenv("CLUSTERFN_RUNTIME", str(path))
     yield path
     if path.is_dir():
@@ -270,11 +267,8 @@ def test_a_record_is_found_by_its_key_and_belongs_to_the_last_login(folder: Path
     assert not held_connections.has_records()
     held_connections.write_record(HELD)
 
-    assert (
-        held_connections.find_record(HELD.key),
-        list(held_connections.all_records()),
-        held_connections.has_records(),
-    ) == (HELD, [HELD], True)
+    assert (held_connections.find_record(HELD.key), list(held_connections.all_records())) == (HELD, [HELD])
+    assert held_connections.has_records()
     assert (folder / f"{HELD.key}.json").stat().st_mode & 0o777 == 0o600
     held_connections.forget_record(HELD._replace(pid=1))  # another login has come meanwhile
     assert held_connections.find_record(HELD.key) == HELD
@@ -333,30 +327,14 @@ def test_two_names_of_one_account_share_what_is_held_and_two_accounts_do_not(tmp
 @pytest.mark.parametrize(
     ("transport", "platform", "message", "hint"),
     [
-        (
-            "auto",
-            "linux",
-            "Holding a connection needs the system's ssh, and this machine has none",
-            "install OpenSSH's client",
-        ),
-        (
-            "auto",
-            "win32",
-            "Windows's ssh cannot hold a connection .*: it has no ControlMaster",
-            "use clusterfn inside WSL",
-        ),
+        ("auto", "linux", "Holding a connection needs the system's ssh, .* has none", "install OpenSSH's client"),
+        ("auto", "win32", "Windows's ssh cannot hold .*: it has no ControlMaster", "use clusterfn inside WSL"),
         ("paramiko", "win32", "Windows's ssh cannot hold a connection", "use clusterfn inside WSL"),
         ("paramiko", "linux", "transport: paramiko of host lab cannot hold a connection", "transport: auto or openssh"),
     ],
 )
 def test_a_machine_or_a_transport_that_can_hold_nothing_says_so(
-    folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    transport: str,
-    platform: str,
-    message: str,
-    hint: str,
+    folder: Path, tmp_path, monkeypatch, transport: str, platform: str, message: str, hint: str
 ) -> None:
     (tmp_path / "config").write_text("Host lab\n")
     host = Host("lab", "lab", "bare", "x", transport=transport, ssh_config=str(tmp_path / "config"))
@@ -375,7 +353,7 @@ def test_a_machine_or_a_transport_that_can_hold_nothing_says_so(
 @pytest.mark.skipif(sys.platform == "win32", reason="clusterfn cannot answer ssh's questions on Windows")
 def test_a_question_that_is_open_at_the_end_gets_no_answer_and_leaves_no_socket(folder: Path):
     with socket.socket(socket.AF_UNIX) as line:
-        line.settimeout(20)
+        line.settimeout(WAIT_S)
         with AskPass(lambda question: "", "lab") as asking:
             line.connect(str(Path(asking.env["SSH_ASKPASS"]).parent / "s"))
 

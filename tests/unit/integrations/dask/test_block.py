@@ -120,9 +120,9 @@ def test_the_same_versions_fit_and_another_one_is_named():
 
 
 def test_a_worker_that_has_waited_for_longer_than_its_scheduler_lived_ends_at_once(capsys):
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port = found.getsockname()[1]
-
-    asyncio.run(dask_program.run_worker(f"tls://127.0.0.1:{port}", "w", 1, 0, ONE))
+    with socket.socket() as silent:  # it keeps the port, and does not listen
+        silent.bind(("127.0.0.1", 0))
+        port = silent.getsockname()[1]
+        asyncio.run(dask_program.run_worker(f"tls://127.0.0.1:{port}", "w", 1, 0, ONE))
 
     assert "its block has ended" in capsys.readouterr().err

@@ -90,13 +90,15 @@ def written(path: Path, **changes: object) -> Path:
 
 
 def test_the_ports_are_listened_on_in_the_order_of_the_channels(tmp_path: Path):
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        taken = probe.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"port {taken} of 127.0.0.1"):
-            listen(read_connection_file(written(tmp_path / "file", stdin_port=taken)))
-    wanted = read_connection_file(written(tmp_path / "file", stdin_port=taken))
+    with socket.socket() as keeps:  # the port from other processes, as long as it does not listen
+        keeps.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        keeps.bind(("127.0.0.1", 0))
+        taken = keeps.getsockname()[1]
+        wanted = read_connection_file(written(tmp_path / "file", stdin_port=taken))
+        with socket.create_server(keeps.getsockname()), pytest.raises(ConfigError, match=f"port {taken} of 127.0.0.1"):
+            listen(wanted)
 
-    listeners = list(listen(wanted).values())
+        listeners = list(listen(wanted).values())
 
     assert [listener.getsockname()[1] == taken for listener in listeners] == [False, False, True, False, False]
     assert {listener.getsockname()[0] for listener in listeners} == {"127.0.0.1"}

@@ -21,6 +21,7 @@ from clusterfn.integrations.jupyter.near_end import NearEnd
 from tests.waiting import WAIT_S
 
 WELCOME = {"received": 0, "fresh": True}
+DIED, IDLE = {"ended": "died"}, {"ended": "idle"}
 
 
 def hear(*frames: bytes) -> tuple[int, list[str]]:
@@ -63,16 +64,7 @@ def test_a_hello_that_says_something_else_ends_it_with_a_sentence(body: object) 
     assert code == 1 and sentence.startswith("the connection to the kernel is damaged: ")
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"ended": "died"},
-        {"ended": "died", "how": "x", "lines": 3},
-        {"ended": "idle"},
-        {"ended": "idle", "idle_s": "x"},
-        b"{",
-    ],
-)
+@pytest.mark.parametrize("body", [DIED, {**DIED, "how": "x", "lines": 3}, IDLE, {**IDLE, "idle_s": "x"}, b"{"])
 def test_a_last_word_that_lacks_something_ends_it_with_a_sentence(body: object) -> None:
     code, (sentence,) = hear(say(HELLO, 0, WELCOME), say(SAY, 1, body))
 

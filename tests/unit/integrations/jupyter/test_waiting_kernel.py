@@ -78,9 +78,7 @@ def test_a_client_is_answered_after_some_seconds_and_each_cell_shows_the_last_te
     states = [each["content"]["execution_state"] for each in published if each["msg_type"] == "status"]
     assert states == ["busy", "idle", "busy", "busy"]
     texts = [each["content"]["data"]["text/plain"] for each in published if "data" in each["content"]]
-    assert texts == [
-        "clusterfn: the kernel is being started", "clusterfn: locking environment.yml"
-    ]  # fmt: skip
+    assert texts == ["clusterfn: the kernel is being started", "clusterfn: locking environment.yml"]
     assert [each["msg_type"] for each in published][-1] == "clear_output", "the cell is to show the kernel's output"
     assert len({each["content"]["transient"]["display_id"] for each in published if "data" in each["content"]}) == 1
 
