@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,9 @@ from tests.waiting import WAIT_S
 def settle() -> None:
     """Wait until what runs in the loop waits for something that is not there."""
     loop.call(lambda: None)  # there is one from now on
+    began = time.monotonic()
     loop.settle(WAIT_S)
+    assert time.monotonic() - began < WAIT_S, "something keeps the loop"
 
 
 def answered(value: Any) -> Reply[Any]:

@@ -300,3 +300,4 @@ def demo(args: argparse.Namespace) -> int:
         until = time.monotonic() + _REMOVAL_S
         while folder.exists() and time.monotonic() < until:
             shutil.rmtree(folder, ignore_errors=True)
+            time.sleep(0.02)

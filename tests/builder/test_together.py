@@ -54,8 +54,10 @@ def test_of_eight_at_once_one_builds(host: Host, shelf: Path, python: dict):
     begun(host)
     others = [host.start(plan) for _ in range(7)]
     waits = [each.waits() for each in others]
-    until(lambda: all("activate" in [line["stage"] for line in each.lines()] for each in (first, *others)))
-    go(host)
+    try:
+        until(lambda: all("activate" in [line["stage"] for line in each.lines()] for each in (first, *others)))
+    finally:
+        go(host)
 
     found = [each.answer() for each in (first, *others)]
 

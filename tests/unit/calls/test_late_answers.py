@@ -57,22 +57,22 @@ def test_a_program_that_ends_while_a_call_is_submitted_waits_for_what_the_answer
 ):
     monkeypatch.setattr(remote_files, "REMOVAL_TIMEOUT_S", WAIT_S)
     world, what, answer = submit(monkeypatch)
-    done = threading.Event()
+    ends, waits = threading.Event(), []
 
     def host() -> None:
         world.answer(asked(world, what), answer)
         removal = asked(world, "sh")  # of its folder
-        done.set()
+        waits.append(not ends.wait(0.2))
         world.answer(removal, said())
 
     answers = threading.Timer(0.2, host)
     answers.start()
     exit_flush.finish_all()
-    was_done = done.is_set()
+    ends.set()
     answers.join(WAIT_S)
     world.lose()
 
-    assert was_done
+    assert waits == [True]
 
 
 @pytest.mark.parametrize(("outcome", "error"), [(ENDED, Cancelled), (AGAIN, HostError)])

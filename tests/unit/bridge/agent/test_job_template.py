@@ -56,6 +56,12 @@ class Jobs:
         return int(until(lambda: self.client.turns(1) or (path.exists() and path.read_text())))
 
 
+@pytest.fixture(autouse=True)
+def unused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that should end for another cause does not end because nobody uses it."""
+    wait_for(monkeypatch, "template is used", 600.0)
+
+
 @pytest.mark.parametrize("kind", ["prints", "trouble"])
 def test_one_that_is_unfit_ends_and_is_asked_for_nothing(client: Client, tmp_path, kind: str):
     jobs = Jobs(client, tmp_path, kind)

@@ -100,13 +100,15 @@ def test_a_nudge_comes_between_two_chunks_and_never_inside_of_one(client: Client
 
 def test_other_requests_wait_for_few_of_many_small_files(client: Client, tmp_path, monkeypatch):
     (tmp_path / "small").write_bytes(b"a")
-    opened = downloads.open_regular
+    opened, turn, of_turns = downloads.open_regular, client.agent.turn, [0]
 
     def slowly(path: str) -> Any:
         time.sleep(0.002)
+        of_turns[-1] += 1
         return opened(path)
 
     monkeypatch.setattr(downloads, "open_regular", slowly)
+    monkeypatch.setattr(client.agent, "turn", lambda: turn() or of_turns.append(0))
     for number in range(2, 202):
         client.ask(id=number, do="get", path=str(tmp_path / "small"))
     until(lambda: client.turns(1) or client.agent.frames is None)
@@ -115,6 +117,7 @@ def test_other_requests_wait_for_few_of_many_small_files(client: Client, tmp_pat
     client.listen()
 
     assert [header["id"] for header in client.heard].index(202) - before < 15
+    assert sum(of_turns) == 200 and max(of_turns) <= 4
     assert len(client.heard) == 201, "each file is one frame"
 
 

@@ -329,7 +329,9 @@ def test_what_is_no_frame_ends_its_connection_and_nothing_else(server: Server):
 def test_a_call_says_that_it_runs_before_what_it_prints(server: Server, client: Client):
     def say() -> None:
         print("begun", flush=True)
-        while not any('"running"' in path.read_text() for path in Path("..").glob("events.jsonl")):
+        for _ in range(3000):
+            if any('"running"' in path.read_text() for path in Path("..").glob("events.jsonl")):
+                break
             time.sleep(0.02)
 
     client.send(1, of_main(say))
