@@ -14,6 +14,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.processes import named
+from tests.waiting import until
+
 if TYPE_CHECKING:
     from tests.bridge.host import Bench
 
@@ -81,6 +84,7 @@ def _sent_bridge() -> Path:
     env = {**os.environ, "CLUSTERFN_CONFIG": str(folder / "clusterfn.yml"), "XDG_STATE_HOME": str(folder)}
     subprocess.run([sys.executable, "-c", "import clusterfn\nclusterfn.cluster(abs)(-1)"], env=env, check=True)
     (bridge,) = (folder / "root" / "bridge").iterdir()
+    until(lambda: not named(folder), "the last supervisor may still compile modules")
     _change(bridge, *UNHURRIED)
     subprocess.run(["chmod", "-R", "u=rwX,go=rX", bridge], check=True)  # some tests run it as other users
     return bridge

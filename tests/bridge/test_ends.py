@@ -190,4 +190,4 @@ def test_the_heart_beats(bench: Bench):
         until(lambda: int(beats.read_bytes()) > first + 1)
         return (time.monotonic() - since) / 2
 
-    until(lambda: beat_s() < 12.0)  # who listens calls it dead then; a machine may be busy for once
+    assert any(beat_s() < 12.0 for _ in range(5))  # who listens calls it dead then; a machine may be busy for once

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 from pathlib import Path
 
@@ -253,11 +252,3 @@ def test_the_users_modules_come_first_and_ours_stay_hidden(bench: Bench, tmp_pat
     assert outcome["kind"] == "returned", outcome
     assert job.value()[:2] == ["mine", str(tmp_path)]
     assert str(bench.bridge) not in job.value()
-
-
-def test_the_environment_of_this_process_is_no_reason_to_leak(bench: Bench):
-    job = bench.job(ENVIRON)
-    job.start(CLUSTERFN_JOB="other/1").wait(150)
-
-    assert job.value()["CLUSTERFN_JOB"] == f"{job.id}/1"
-    assert "CLUSTERFN_JOB" not in os.environ

@@ -13,6 +13,7 @@ import pytest
 
 from tests.bridge.group import Group
 from tests.bridge.host import Bench
+from tests.bridge.layout import layout_bridge
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux adopts orphans")
@@ -123,6 +124,16 @@ def test_how_a_forked_item_ends_is_seen_as_it_is(bench: Bench, does: str, kind: 
     assert group.ends() == {x: [kind if x == 4 else "returned"] for x in range(8)}
     assert group.value(1, 5) is True
     assert group.line(5)["usage"]["peak_memory_bytes"] < 100 << 20
+
+
+def test_an_element_waits_for_no_late_keeper(bench: Bench, tmp_path: Path):
+    hurried = ("supervisor/keeper.py", "_START_S = 100.0", "_START_S = 0.0")
+    bench.bridge = layout_bridge(tmp_path / "hurried", hurried)
+    group = group_of(bench)
+
+    assert group.start(1).wait(150) == 0
+
+    assert group.ends() == {x: ["returned"] for x in range(8)} and group.value(1, 0) is False
 
 
 def test_without_its_keeper_an_element_goes_on(bench: Bench):

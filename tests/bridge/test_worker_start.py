@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +11,6 @@ import pytest
 
 from tests.bridge.host import Bench, obey_modes
 from tests.bridge.layout import layout_bridge
-from tests.processes import command_of
-from tests.waiting import until
 
 ENV = "def f():\n    import os\n    return os.environ.get('MINE')\n"
 
@@ -85,20 +82,6 @@ def test_a_second_script_of_a_job_leaves_no_worker_behind(bench: Bench, tmp_path
         script.wait(150)
 
     assert (tmp_path / "ran").read_text() == "x" and job.tagged() == []
-
-
-def test_it_ends_with_its_supervisor(bench: Bench, tmp_path: Path):
-    job = bench.job("def f():\n    import time\n    time.sleep(600)\n")
-    script = job.start()
-    job.wait_for("running")
-    [worker] = [pid for pid in job.tagged() if b"worker.py" in command_of(pid)]
-    words = (job.folder / "processes").read_text().split()
-
-    os.kill(int(words[2]), signal.SIGKILL)
-    script.wait(150)
-
-    until(lambda: not Path(f"/proc/{worker}").exists())
-    assert words[0] == "supervisor" and job.outcome()["kind"] == "lost"
 
 
 def test_what_the_function_prints_has_its_files_before_it_begins(

@@ -89,6 +89,7 @@ def check_shown_meanwhile(stamped, count):
     assert [what for _, _, what in stamped] == [f"line {n}" for n in range(count)]
     late = [arrival - stamp for arrival, stamp, _ in stamped]
     assert sorted(late)[2] < 1.0, late  # two may come soon by chance if this side looks only now and then
+    assert sorted(late)[count // 2] < 20.0, late
 
 
 @ON_BARE

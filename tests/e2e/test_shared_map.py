@@ -68,7 +68,7 @@ def ran(tmp_path, warm_root, monkeypatch):
 
 def test_both_hosts_share_the_items_and_the_quick_one_gets_some_of_the_others(ran, capsys):
     (ran / "stop").touch()
-    group = cluster(host="lab")(slept).map(range(60), folder=str(ran), quick=36, slow=4)
+    group = cluster(host="lab")(slept).map(range(60), folder=str(ran), quick=36, slow=1)
     before = collections.Counter(group.hosts)
     (ran / "stop").unlink()
 
@@ -78,7 +78,7 @@ def test_both_hosts_share_the_items_and_the_quick_one_gets_some_of_the_others(ra
     # What a host had not given up would still run there.
     until(lambda: all(job.state not in ("PENDING", "RUNNING") for job in clusterfn.jobs("lab")))
     after = collections.Counter(group.hosts)
-    assert after["quick"] > 35 and after["slow"] >= 4
+    assert after["quick"] > 35 and after["slow"] >= 1
     assert [{"0.1": "quick", "0.8": "slow"}.get((ran / str(x)).read_text()) for x in range(60)] == group.hosts
     told = capsys.readouterr().err
     assert "clusterfn: slept on quick, slow" in told and "(from slow, of " in told
@@ -141,7 +141,7 @@ def test_failed_items_run_again_and_stop_and_withdraw_are_for_all_hosts(ran):
         getattr(group, end)()
         (folder / "stop").unlink()
         assert group.wait(100) and group.state == "CANCELLED"
-        assert len(list(folder.iterdir())) < 150
+        assert len(list(folder.iterdir())) < 20
 
 
 def test_what_an_item_raises_is_its_own_whatever_it_says(ran):
