@@ -103,6 +103,8 @@ class Neighbour:
         argv = [str(PYTHON), "-c", HOLDS, "again" if again else "once", *names]
         with subprocess.Popen(argv, stdout=subprocess.PIPE, preexec_fn=self._there, cwd="/") as process:
             assert process.stdout is not None
-            assert process.stdout.readline() == b"holds\n"
-            yield process
-            process.kill()
+            try:
+                assert process.stdout.readline() == b"holds\n"
+                yield process
+            finally:
+                process.kill()

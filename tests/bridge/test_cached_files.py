@@ -7,6 +7,7 @@ the other sees late, and inotify tells it nothing.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import time
@@ -48,7 +49,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_root: None) -> It
     done = subprocess.run(mount, capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(f"this kernel mounts no FUSE: {done.stderr.strip()}")
-    line = f"{' '.join(mount)} && echo there && exec sleep 1000"
+    line = f"{shlex.join(mount)} && echo there && exec sleep 1000"
     with subprocess.Popen(["unshare", "--mount", "sh", "-c", line], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "there\n"
@@ -59,7 +60,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_root: None) -> It
         monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
         yield Shared(root, holder.pid)
         # Each bindfs ends with the last of its mounts, and the other machine has those of both.
-        both = f"umount -l {root} && umount -l {root}"
+        both = f"umount -l {shlex.quote(str(root))} && umount -l {shlex.quote(str(root))}"
         subprocess.run(["nsenter", f"--mount=/proc/{holder.pid}/ns/mnt", "sh", "-c", both], check=True)
         holder.kill()
     subprocess.run(["umount", "-l", str(root)], check=True)

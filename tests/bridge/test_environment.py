@@ -60,7 +60,7 @@ def test_it_is_reported_with_where_it_is_and_what_it_may_use(bench: Bench):
     assert found["CLUSTERFN_CHECKPOINT"] == str(job.folder / "checkpoint")
     assert found["CUDA_VISIBLE_DEVICES"] == ""
     assert {found[f"{name}_NUM_THREADS"] for name in ("OMP", "MKL", "OPENBLAS", "NUMEXPR")} == {"1"}
-    assert (found["PYTHONNOUSERSITE"], found["PYTHONIOENCODING"]) == ("1", "utf-8")
+    assert (found["PYTHONNOUSERSITE"], found["PYTHONIOENCODING"], found["PYTHONUNBUFFERED"]) == ("1", "utf-8", "1")
 
 
 CACHES = ("HF_HOME", "TORCH_HOME", "PIP_CACHE_DIR", "TRITON_CACHE_DIR")

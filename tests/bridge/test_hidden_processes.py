@@ -62,6 +62,7 @@ def folder() -> Iterator[Path]:
     import shutil
     import tempfile
 
+    os.umask(0o022)
     made = Path(tempfile.mkdtemp())
     made.chmod(0o755)
     yield made

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,8 +19,10 @@ GUARD = "case $- in *i*) ;; *) return;; esac"
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def place() -> Iterator[Place]:
+    """In a folder without blanks: the shell files below name it as sites name theirs."""
+    with tempfile.TemporaryDirectory(prefix="clusterfn-shell-", dir="/tmp") as folder:
+        yield Place(Path(folder))
 
 
 def test_a_login_shell_shows_folder_and_variable(place: Place) -> None:

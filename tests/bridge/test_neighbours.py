@@ -36,6 +36,7 @@ pytestmark = [
 @pytest.fixture
 def street() -> Iterator[Callable[[int], Neighbour]]:
     """Makes users of a machine with two cores."""
+    os.umask(0o022)  # what is laid out here is for all of them
     folder = Path(tempfile.mkdtemp(prefix="clusterfn-street-"))
     folder.chmod(0o755)
     bridge = layout_bridge(folder / "bridge", ("queue/lease.py", "_LOCK_S = 100.0", "_LOCK_S = 2.0"))  # some keep it

@@ -65,12 +65,6 @@ def test_one_print_is_one_write(bench: Bench):
     assert job.value() == [["a b 3\n", "bar\r"], True, False], outcome
 
 
-def test_children_write_unbuffered(bench: Bench):
-    job, _ = bench.run("def f():\n    import os\n    return os.environ['PYTHONUNBUFFERED']\n")
-
-    assert job.value() == "1"
-
-
 def test_any_character_can_be_printed_under_an_old_locale(bench: Bench):
     job = bench.job("def f():\n    print('zoë \\u2713 \\udc80')\n")
 

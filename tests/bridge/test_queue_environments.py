@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 from pathlib import Path
 from typing import Any
@@ -125,7 +126,7 @@ def test_a_script_that_hangs_before_it_makes_an_environment_keeps_no_other_job_w
     bad, good = environments.job(1), environments.job(1)
     script, hangs = bad.folder / "job.sh", tmp_path / "hangs"
     plain = script.read_text()
-    hanging = f'#!/bin/sh\nif [ "$CLUSTERFN_TURN" ]; then echo $$ > {hangs}; exec sleep 600; fi\n'
+    hanging = f'#!/bin/sh\nif [ "$CLUSTERFN_TURN" ]; then echo $$ > {shlex.quote(str(hangs))}; exec sleep 600; fi\n'
     script.write_text(plain.replace("#!/bin/sh\n", hanging, 1))
     (bad.folder / "builder.jsonl").write_text("{}\n")  # of the time before the machine was restarted
     environments.finish()

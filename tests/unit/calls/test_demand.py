@@ -108,14 +108,6 @@ def test_it_goes_to_this_machine_without_its_hosts_options_if_all_calls_do(tmp_p
 @pytest.mark.parametrize(
     ("call", "options", "error"),
     [
-        ("double()", "", "TypeError double() missing 1 required positional argument: 'x'"),
-        ("double.submit(1, 2)", "", "TypeError double() takes 1 positional argument but 2 were given"),
-        (
-            "double.submit(1, priority=5)",
-            "",
-            "TypeError double() got an unexpected keyword argument 'priority'; "
-            "priority= is an option of clusterfn: write @cluster(priority=…) or double.with_options(priority=…)",
-        ),
         ("double(1)", ", slurm={'partition': 'gpu'}", "ConfigError slurm= is for hosts"),
         ("double(1)", "", "Unreachable"),
     ],
