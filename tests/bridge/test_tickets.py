@@ -35,14 +35,11 @@ def told(submitted: int, queue_timeout_s: float | None) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"asked": {"gpus": "two", "cores": 1, "memory_mb": 0}},
-        {"asked": {"gpus": 1}},
-        {"submitted": "yesterday"},
-        {"home": "/h\0"},
-        {"env": {"A": 1}},
+        {"asked": {"gpus": "two", "cores": 1, "memory_mb": 0}}, {"asked": {"gpus": 1}}, {"submitted": "yesterday"},
+        {"home": "/h\0"}, {"env": {"A": 1}},
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_a_ticket_with_a_wrong_value_is_removed(tmp_path: Path, wrong: dict[str, Any]):
     queue = Queue(str(tmp_path))
     queue.write({**told(10**9, None), **wrong})
@@ -120,3 +117,9 @@ def test_a_job_that_another_process_has_requeued_meanwhile_and_that_runs_again_i
 
     assert not launch.requeue_interrupted(str(tmp_path))
     assert kept.names() == [ELEMENT] and Queue(str(tmp_path)).names() == []
+
+
+def test_the_journal_makes_no_root_that_is_gone(tmp_path: Path):
+    tickets.record_event(str(tmp_path / "gone"), "taken", ELEMENT)
+
+    assert os.listdir(tmp_path) == []
