@@ -356,9 +356,9 @@ def record_event(root: str, event: str, job: str, **facts: "Any") -> None:
     path = os.path.join(folder, layout.HOLDS)
     # The journal is for people: a full disk does not end a job, and a root that is gone by now is not made again.
     with contextlib.suppress(OSError):
-        for each in (os.path.dirname(folder), folder):
+        for each, mode in ((os.path.dirname(folder), 0o777), (folder, 0o700)):
             with contextlib.suppress(FileExistsError):
-                os.mkdir(each, 0o700)
+                os.mkdir(each, mode)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             os.write(fd, (json.dumps(line) + "\n").encode())
