@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import resource
+import shutil
 import signal
 import socket
 import time
@@ -176,6 +177,25 @@ def test_a_job_whose_end_cannot_be_published_keeps_nobody_else_waiting(box: Box)
     assert ended(good) == ["returned"]
     until(lambda: kill(readers_of(bad)) or bad.id not in box.tickets())
     kill(readers_of(bad))  # a script that was started just before
+
+
+def test_an_end_that_takes_too_long_to_publish_is_published_again(
+    box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    soon = layout_bridge(tmp_path / "soon", ("queue/scripts.py", "_CONCLUDES_S = 30.0", "_CONCLUDES_S = 2.0"))
+    monkeypatch.setattr(box.bench, "bridge", soon)
+    first, slow = running(box, box.job(2, 600)), box.job(1)
+    box.queued(slow)
+    spec, kept = slow.folder / "spec.json", slow.folder / "kept.json"
+    shutil.copy(spec, kept)
+    spec.unlink()
+    os.mkfifo(spec)
+    (slow.folder / "cancel").touch()
+    until(lambda: readers_of(slow))
+    kept.replace(spec)  # the reader goes on waiting for the one before
+
+    assert ended(slow) == ["cancelled"]
+    let_go(first)
 
 
 def readers_of(job: Job) -> list[int]:

@@ -28,17 +28,10 @@ from tests.unit.environment.shelf import Shelf
 @pytest.mark.parametrize(
     ("versions", "minors"),
     [
-        (">=2.4,<2.8", [4, 5, 6, 7]),
-        ("~=2.7.0", [7]),
-        ("~=2.6", [6, 7, 8, 9]),
-        ("==2.7.*", [7]),
-        ("==2.7.1+cu118", [7]),
-        ("2.7.1", [7]),
-        ("!=2.8.*,>2.7.0,<=2.9", [7, 9]),
-        ("<2.1", [0]),
-        ("", list(range(10))),
+        (">=2.4,<2.8", [4, 5, 6, 7]), ("~=2.7.0", [7]), ("~=2.6", [6, 7, 8, 9]), ("==2.7.*", [7]), ("2.7.1", [7]),
+        ("==2.7.1+cu118", [7]), ("!=2.8.*,>2.7.0,<=2.9", [7, 9]), ("<2.1", [0]), ("", list(range(10))),
     ],
-)
+)  # fmt: skip
 def test_the_minor_versions_that_pip_would_take(versions: str, minors: list[int]):
     assert [minor for minor in range(10) if admits(versions, (2, minor))] == minors
 

@@ -12,18 +12,12 @@ from clusterfn.config.units import exact_memory, exact_time, parse_memory, parse
 @pytest.mark.parametrize(
     ("size", "shown", "as_option"),
     [
-        (1, "1 byte", "1 bytes"),
-        (1023, "1023 bytes", "1023 bytes"),
-        (1500 * 2**10, "1.5 MB", "1500KB"),
-        (2**20 - 1, "1 MB", "1048575 bytes"),
-        (300 * 2**20, "300 MB", "300MB"),
-        (3 * 2**29, "1.5 GB", "1.5GB"),
-        (8 * 2**30, "8 GB", "8GB"),
-        (8 * 10**9, "7.5 GB", "7812500KB"),
-        (2**40, "1 TB", "1TB"),
+        (1, "1 byte", "1 bytes"), (1023, "1023 bytes", "1023 bytes"), (1500 * 2**10, "1.5 MB", "1500KB"),
+        (2**20 - 1, "1 MB", "1048575 bytes"), (300 * 2**20, "300 MB", "300MB"), (3 * 2**29, "1.5 GB", "1.5GB"),
+        (8 * 2**30, "8 GB", "8GB"), (8 * 10**9, "7.5 GB", "7812500KB"), (2**40, "1 TB", "1TB"),
         (5000 * 2**40, "5000 TB", "5000TB"),
     ],
-)
+)  # fmt: skip
 def test_a_size(size: int, shown: str, as_option: str) -> None:
     assert format_size(size) == shown
     assert exact_memory(size) == as_option
@@ -33,17 +27,11 @@ def test_a_size(size: int, shown: str, as_option: str) -> None:
 @pytest.mark.parametrize(
     ("seconds", "shown", "as_option"),
     [
-        (0.25, "0.2 s", "0.25s"),
-        (2.5, "2.5 s", "2.5s"),
-        (9.96, "10 s", "9.96s"),
-        (59.7, "1 min", "59.7s"),
-        (90, "1 min 30 s", "90s"),
-        (5400, "1 h 30 min", "90min"),
-        (3601, "1 h 1 s", "3601s"),
-        (14 * 86400, "14 d", "14d"),
-        (93784, "1 d 2 h", "93784s"),
+        (0.25, "0.2 s", "0.25s"), (2.5, "2.5 s", "2.5s"), (9.96, "10 s", "9.96s"), (59.7, "1 min", "59.7s"),
+        (90, "1 min 30 s", "90s"), (5400, "1 h 30 min", "90min"), (3601, "1 h 1 s", "3601s"),
+        (14 * 86400, "14 d", "14d"), (93784, "1 d 2 h", "93784s"),
     ],
-)
+)  # fmt: skip
 def test_a_duration(seconds: float, shown: str, as_option: str) -> None:
     assert format_duration(seconds) == shown
     assert exact_time(seconds) == as_option

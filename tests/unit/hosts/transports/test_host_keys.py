@@ -42,17 +42,10 @@ def remember(user: Desk, *lines: str) -> None:
 @pytest.mark.parametrize(
     ("patterns", "found"),
     [
-        ("[lab8]:2222", True),
-        ("lab8", False),
-        ("other,[lab8]:2222", True),
-        ("[*]:2222", True),
-        ("[lab?]:2222", True),
-        ("[*]:2222,![lab8]:2222", False),
-        (hashed("[lab8]:2222"), True),
-        (hashed("lab8"), False),
-        ("|1|broken", False),
+        ("[lab8]:2222", True), ("lab8", False), ("other,[lab8]:2222", True), ("[*]:2222", True), ("[lab?]:2222", True),
+        ("[*]:2222,![lab8]:2222", False), (hashed("[lab8]:2222"), True), (hashed("lab8"), False), ("|1|broken", False),
     ],
-)
+)  # fmt: skip
 def test_the_first_field_is_a_name_patterns_or_a_hash(patterns: str, found: bool) -> None:
     assert fits(patterns, "[lab8]:2222") is found
 
