@@ -16,6 +16,7 @@ from clusterfn.hosts import connection, exit_flush
 from clusterfn.hosts.connection import HostConnection
 from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.rpc import link
+from clusterfn.packing.project import modules
 from tests.fakes.slurm_hosts import SlurmHosts, slurm_hosts
 from tests.fakes.transport import FakeTransport, agent
 from tests.unit.calls.groups import HOST, silent
@@ -23,9 +24,10 @@ from tests.waiting import WAIT_S
 
 
 @pytest.fixture(autouse=True)
-def _no_answers_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one test leaves unanswered is not what another waits for at its end."""
+def _nothing_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test leaves unanswered is not what another waits for at its end; and each has modules of its own."""
     monkeypatch.setattr(exit_flush, "unanswered", {})
+    monkeypatch.setattr(modules, "compiled_of", {})
 
 
 @pytest.fixture
