@@ -273,15 +273,16 @@ class JobEndings:
         for job, (process, until, kind) in list(self.jobs.items()):
             if process.poll() is None and time.monotonic() < until:
                 continue
-            # The disk may be slow, and this spooler have waited for it, too: what takes too long is retried once.
-            retries = process.returncode is None and job not in self._not_before
-            if process.returncode is None:
+            is_late = process.returncode is None
+            if is_late:
                 process.kill()
                 killed.append(process)
             if process.returncode not in (EXIT_RETURNED, EXIT_PUBLISHED):
                 log_line("the end of %s could not be published: look at %s" % (job, self._queue.folder_of(job)))
             del self.jobs[job]
-            if not (retries or kind == DEPENDENCY) or os.path.exists(os.path.join(self._queue.folder_of(job), CLAIM)):
+            # A slow disk delays this spooler as well, so an end that takes too long is retried once.
+            retries = kind == DEPENDENCY or (is_late and job not in self._not_before)
+            if not retries or os.path.exists(os.path.join(self._queue.folder_of(job), CLAIM)):
                 self._queue.withdraw(job)
             else:
                 # Its input may have a value after all, or the disk may be full. The job's own supervisor finds out.

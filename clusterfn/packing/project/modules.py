@@ -80,12 +80,12 @@ def find_spec(name: str) -> importlib.machinery.ModuleSpec | None:
 
 
 # What is compiled, by the top-level name of each module that was looked at.
-compiled_of: dict[str, tuple[Compiled, ...]] = {}
+compiled_by_module: dict[str, tuple[Compiled, ...]] = {}
 
 
 def compiled_in(name: str) -> tuple[Compiled, ...]:
     """Return what of a top-level module was not sent, because it is compiled."""
-    return compiled_of.get(name, ())
+    return compiled_by_module.get(name, ())
 
 
 def collect(names: Iterable[str]) -> tuple[FileBundle | None, tuple[Compiled, ...]]:
@@ -145,7 +145,7 @@ def _source_members(name: str, words: Iterable[str]) -> list[Member]:
         if file.endswith(listing.EXTENSIONS):
             unit, path = _unit(file, members), Path(member.path)
             compiled.setdefault(unit, Compiled(unit, path, path.parents[file.count("/")]))
-    compiled_of[name] = tuple(compiled.values())
+    compiled_by_module[name] = tuple(compiled.values())
     return [member for file, member in members.items() if not compiled or _unit(file, members) not in compiled]
 
 

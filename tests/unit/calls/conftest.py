@@ -27,7 +27,7 @@ from tests.waiting import WAIT_S
 def _nothing_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one test leaves unanswered is not what another waits for at its end; and each has modules of its own."""
     monkeypatch.setattr(exit_flush, "unanswered", {})
-    monkeypatch.setattr(modules, "compiled_of", {})
+    monkeypatch.setattr(modules, "compiled_by_module", {})
 
 
 @pytest.fixture
