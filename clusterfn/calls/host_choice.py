@@ -201,7 +201,7 @@ def _of_cluster(demand: Demand) -> Outlook:
 def _of_machine(demand: Demand) -> Outlook:
     host = demand.host
     name = host.settings.name
-    spec: dict[str, Any] = json.loads(demand.job.to_json())
+    spec = demand.job.record()
     asks = {key: spec[key] for key in ("scheduler", "limits", "resources")}
     # A job that was sent just now may not be in the queue of the machine yet.
     going = [job for job in list(leaving.open_jobs) if isinstance(job, JobRun) and job.host == name]

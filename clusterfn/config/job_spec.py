@@ -163,6 +163,10 @@ class JobSpec(NamedTuple):
 
     def to_json(self) -> bytes:
         """Write spec.json, which the supervisor and the worker read: see docs/reference/protocol.md."""
+        return json.dumps(self.record(), indent=1).encode()
+
+    def record(self) -> dict[str, Any]:
+        """Return what spec.json says."""
         host, python = self.host, self.interpreter
         resources = {**self.resources._asdict(), **({"gpus_only": host.gpus_only} if host.gpus_only else {})}
         parts: list[Mapping[str, Any]] = [
@@ -191,8 +195,7 @@ class JobSpec(NamedTuple):
             {} if self.has_value else {"has_value": False},
             {"shared": self.shared} if self.shared else {},
         ]
-        record = {key: value for part in parts for key, value in part.items()}
-        return json.dumps(record, indent=1).encode()
+        return {key: value for part in parts for key, value in part.items()}
 
     @classmethod
     def from_json(cls, spec: Mapping[str, Any], host: Host, host_python: str) -> JobSpec:
