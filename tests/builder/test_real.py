@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import pwd
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.bridge.host import clean_environ
 from tests.bridge.layout import layout_bridge
 from tests.builder import toys
 from tests.builder.conftest import USER
@@ -58,15 +55,12 @@ def test_a_function_could_run_in_it(host: Host, channel: Channel):
 @pytest.mark.long
 def test_zstd_from_a_wheel_where_the_host_has_none(lab: Lab, channel: Channel, tmp_path: Path):
     """Python 3.6 with nothing in PATH reads .conda by the wheel that the plan names."""
-    download = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "-d", str(tmp_path)]
-    tags = ["--python-version", "36", "--implementation", "cp", "--platform", "manylinux2014_x86_64"]
-    subprocess.run([*download, *tags, "zstandard==0.20.0"], check=True, env=clean_environ())
     host = Host(tmp_path / "root", layout_bridge(tmp_path / "bridge"), str(lab.python("3.6")))
     greeter = entry(channel.archives("greeter-*.conda")[0])
     plan = host.plan([toys.python(tmp_path), greeter])
 
     without = host.build(plan, PATH="/nowhere")
-    wheel = entry(next(tmp_path.glob("zstandard*.whl")))
+    wheel = entry(channel.build_tools[3])
 
     assert without.rc == 1 and "cannot read zstd" in without.last["message"]
     assert "Python 3.6" in without.last["hint"]

@@ -5,17 +5,15 @@ from __future__ import annotations
 import hashlib
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.bridge.host import clean_environ
 from tests.builder import toys
 from tests.builder.host import Answer, Host, entry
+from tests.lab.channel import Channel
 from tests.processes import is_running
 from tests.waiting import until
 
@@ -30,15 +28,10 @@ PyMODINIT_FUNC PyInit_quick(void) { return PyModule_Create(&module); }
 """
 
 
-@pytest.fixture(scope="session")
-def tools(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+@pytest.fixture
+def tools(channel: Channel) -> list[dict[str, Any]]:
     """pip, setuptools and wheel, as a lock names them."""
-    folder = tmp_path_factory.mktemp("tools")
-    argv = [sys.executable, "-m", "pip", "download", "-q", "--only-binary", ":all:", "--no-deps", "-d", str(folder)]
-    done = subprocess.run([*argv, "pip", "setuptools", "wheel"], capture_output=True, text=True, env=clean_environ())
-    if done.returncode:
-        pytest.skip(f"pip finds no tools here: {done.stderr[-200:]}")
-    return [entry(path) for path in sorted(folder.glob("*.whl"))]
+    return [entry(path) for path in channel.build_tools[:3]]
 
 
 @pytest.fixture
@@ -63,6 +56,7 @@ def stages(answer: Answer) -> set[str]:
     return {line["stage"] for line in answer.lines}
 
 
+@pytest.mark.lab
 def test_a_wheel_is_built_once_for_all_environments(host: Host, shelf: Path, python: dict[str, Any], tools):
     wheel = built(toys.sdist(shelf, "plain", toys.with_backend("plain")), tools)
     first = host.plan([python, wheel], verify=["plain"])
@@ -78,6 +72,7 @@ def test_a_wheel_is_built_once_for_all_environments(host: Host, shelf: Path, pyt
     assert "build" not in stages(host.build(second))
 
 
+@pytest.mark.lab
 @pytest.mark.skipif(shutil.which("cc") is None, reason="this machine has no compiler")
 def test_an_extension_in_c_is_compiled_for_the_environments_python(
     host: Host, shelf: Path, python: dict[str, Any], tools
@@ -104,6 +99,7 @@ def test_a_build_leaves_no_process_behind(host: Host, shelf: Path, python: dict[
     assert not is_running(int(kept.read_text()))
 
 
+@pytest.mark.lab
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_builder_that_is_ended_leaves_no_process_behind(

@@ -44,6 +44,11 @@ class Channel:
     def url(self) -> str:
         return (self.root / "main").as_uri()
 
+    @property
+    def build_tools(self) -> list[Path]:
+        """The wheels of pip, setuptools, wheel, and zstandard for Python 3.6."""
+        return channelcontent.build_tools(WHEELS)
+
     def archives(self, pattern: str) -> list[Path]:
         """Archives of the channel by their name, such as "numpy-*py311*.conda"; empty if there is none."""
         return sorted((self.root / "main").glob(f"*/{pattern}"))
@@ -141,6 +146,7 @@ def _make_tools() -> None:
 def make() -> None:
     """Make it aside, then put it in the place of the one before."""
     began = time.monotonic()
+    channelcontent.build_tools(WHEELS)
     with tempfile.TemporaryDirectory(dir=ROOT, prefix=".channel-") as scratch:
         beside = Path(scratch) / "channel"
         lines = _written(beside, Path(scratch))

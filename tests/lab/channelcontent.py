@@ -101,6 +101,11 @@ def abi(minor: int) -> Package:
     return Package("python_abi", f"3.{minor}", f"8_cp3{minor}", {}, 8, constrains=constrains, formats=BOTH)
 
 
+def build_tools(folder: Path) -> list[Path]:
+    """The wheels with which pip builds a source distribution, and those by which Python 3.6 reads .conda."""
+    return [*(wheel(folder, name) for name in ("pip", "setuptools", "wheel")), wheel(folder, "zstandard==0.20.0", 6)]
+
+
 def wheel(folder: Path, requirement: str, minor: int | None = None) -> Path:
     """A wheel of PyPI, downloaded once."""
     target = folder / (f"cp3{minor}" if minor else "any") / requirement

@@ -83,8 +83,7 @@ def sshd_config(host: Host) -> str:
     return f"""\
 {first}ListenAddress {host.address}
 Port {host.port}
-# The usual one costs each side 60 ms of a CPU.
-KexAlgorithms curve25519-sha256
+KexAlgorithms {layout.QUICK_KEX}
 HostKey {SSHD / host.name}.key
 PidFile none
 AuthorizedKeysFile {SSHD}/authorized_keys

@@ -167,7 +167,7 @@ def _login(folder: Path, account: str, port: int, env: Mapping[str, str]) -> Non
         "ListenAddress": "127.0.0.1", "Port": port, "HostKey": f"{SSHD / like.name}.key", "PidFile": "none",
         "AuthorizedKeysFile": SSHD / "authorized_keys", "UsePAM": "no", "PasswordAuthentication": "no",
         "KbdInteractiveAuthentication": "no", "PrintMotd": "no", "MaxStartups": "100:30:200", "MaxSessions": 50,
-        "UseDNS": "no", "KexAlgorithms": "curve25519-sha256", "Subsystem": "sftp internal-sftp",
+        "UseDNS": "no", "Subsystem": "sftp internal-sftp", "KexAlgorithms": layout.QUICK_KEX,
         "SetEnv": " ".join(f'"{name}={value}"' for name, value in variables.items()),
     }  # fmt: skip
     (folder / "sshd.conf").write_text("".join(f"{name} {value}\n" for name, value in own.items()))
