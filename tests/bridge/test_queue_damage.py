@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import resource
-import shutil
 import signal
 import socket
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterfn.bridge.layout import CLAIM
 from tests.bridge.box import Box
 from tests.bridge.host import Job
 from tests.bridge.layout import layout_bridge
@@ -179,20 +179,21 @@ def test_a_job_whose_end_cannot_be_published_keeps_nobody_else_waiting(box: Box)
     kill(readers_of(bad))  # a script that was started just before
 
 
+@pytest.mark.parametrize("file", ["spec.json", "scheduler.log"])  # before and after it has claimed the job
 def test_an_end_that_takes_too_long_to_publish_is_published_again(
-    box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
 ):
     soon = layout_bridge(tmp_path / "soon", ("queue/scripts.py", "_CONCLUDES_S = 30.0", "_CONCLUDES_S = 2.0"))
     monkeypatch.setattr(box.bench, "bridge", soon)
     first, slow = running(box, box.job(2, 600)), box.job(1)
     box.queued(slow)
-    spec, kept = slow.folder / "spec.json", slow.folder / "kept.json"
-    shutil.copy(spec, kept)
-    spec.unlink()
-    os.mkfifo(spec)
+    kept = tmp_path / "kept"
+    kept.write_bytes((slow.folder / file).read_bytes() if (slow.folder / file).exists() else b"")
+    (slow.folder / file).unlink(missing_ok=True)
+    os.mkfifo(slow.folder / file)
     (slow.folder / "cancel").touch()
-    until(lambda: readers_of(slow))
-    kept.replace(spec)  # the reader goes on waiting for the one before
+    until(lambda: readers_of(slow) and (file == "spec.json" or (slow.folder / CLAIM).exists()))
+    kept.replace(slow.folder / file)  # the reader goes on waiting for the one before
 
     assert ended(slow) == ["cancelled"]
     let_go(first)

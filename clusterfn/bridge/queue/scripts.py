@@ -234,11 +234,11 @@ class JobEndings:
         queue: Its tickets.
 
     Attributes:
-        jobs: Their jobs: the process, how long it may take, and the kind of the end.
+        jobs: Their jobs: the process, how long it may take, and the verdict.
     """
 
     def __init__(self, queue: "Queue") -> None:
-        self.jobs: "dict[str, tuple[subprocess.Popen[Any], float, str]]" = {}
+        self.jobs: "dict[str, tuple[subprocess.Popen[Any], float, dict[str, Any]]]" = {}
         self._queue = queue
         self._not_before: "dict[str, float]" = {}
 
@@ -265,26 +265,25 @@ class JobEndings:
             # The machine has no process or disk space left. The next turn of the spooler retries.
             log_line("the end of %s could not be published now: %s" % (job, error))
             return
-        self.jobs[job] = process, time.monotonic() + _CONCLUDES_S, verdict["kind"]
+        self.jobs[job] = process, time.monotonic() + _CONCLUDES_S, verdict
 
-    def collect(self) -> "list[subprocess.Popen[Any]]":
-        """Take note of the ends that are published; return processes that were killed for taking too long."""
-        killed = []
-        for job, (process, until, kind) in list(self.jobs.items()):
-            if process.poll() is None and time.monotonic() < until:
+    def collect(self) -> None:
+        """Take note of the ends that are published; kill a process that takes too long, and start another one."""
+        for job, (process, until, verdict) in list(self.jobs.items()):
+            if process.poll() is None:
+                if time.monotonic() >= until:
+                    process.kill()
                 continue
-            is_late = process.returncode is None
-            if is_late:
-                process.kill()
-                killed.append(process)
-            if process.returncode not in (EXIT_RETURNED, EXIT_PUBLISHED):
-                log_line("the end of %s could not be published: look at %s" % (job, self._queue.folder_of(job)))
             del self.jobs[job]
-            # A slow disk delays this spooler as well, so an end that takes too long is retried once.
-            retries = kind == DEPENDENCY or (is_late and job not in self._not_before)
-            if not retries or os.path.exists(os.path.join(self._queue.folder_of(job), CLAIM)):
+            folder = self._queue.folder_of(job)
+            if time.monotonic() >= until and process.returncode < 0:
+                # A slow disk delays this spooler as well. The job may be claimed by now, and lack nothing but its end.
+                self._conclude(job, folder, verdict)
+                continue
+            if process.returncode not in (EXIT_RETURNED, EXIT_PUBLISHED):
+                log_line("the end of %s could not be published: look at %s" % (job, folder))
+            if verdict["kind"] != DEPENDENCY or os.path.exists(os.path.join(folder, CLAIM)):
                 self._queue.withdraw(job)
             else:
                 # Its input may have a value after all, or the disk may be full. The job's own supervisor finds out.
                 self._not_before[job] = time.monotonic() + _END_AGAIN_S
-        return killed

@@ -167,8 +167,7 @@ class Spooler:
 
     def _collect(self) -> None:
         """Collect the processes that have ended."""
-        for process in self._endings.collect():
-            self._scripts.leave(process)
+        self._endings.collect()
         self._makers.collect()
         if self._scripts.collect():
             self._gpus.refresh()
