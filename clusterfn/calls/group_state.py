@@ -137,7 +137,8 @@ class GroupState:
         known = collections.Counter(ended.kind or ended.state.lower() for ended in self.ends())
         order = sorted(known, key=lambda kind: (kind != layout.RETURNED, kind))
         counts = ", ".join(f"{known[kind]} {kind}" for kind in order)
-        progress = f"{sum(known.values())} of {len(self)} ended{f': {counts}' if counts else ''}"
+        count = len(self) - len(self._ended) + sum(known.values())
+        progress = f"{sum(known.values())} of {count} ended{f': {counts}' if counts else ''}"
         return f"{self.state} ({'; '.join(filter(None, [progress, '' if self.done() else self.reason]))})"
 
     # Its items have come into their states at different times.

@@ -204,7 +204,7 @@ def _of_machine(demand: Demand) -> Outlook:
     spec = demand.job.record()
     asks = {key: spec[key] for key in ("scheduler", "limits", "resources")}
     # A job that was sent just now may not be in the queue of the machine yet.
-    going = [job for job in list(leaving.open_jobs) if isinstance(job, JobRun) and job.host == name]
+    going = [job for job in leaving.known_jobs() if isinstance(job, JobRun) and job.host == name]
     waiting = [job for job in going if job.state == PENDING and not job.done()]
     sent = {job.id: {**asks["resources"], **job.asked._asdict()} for job in waiting if job.asked is not None}
     question = json.dumps({**asks, "priority": spec.get("priority", 0), "sent": sent}).encode()

@@ -37,6 +37,14 @@ def remember_going(job: JobRun | GroupState, parting: str = "") -> None:
         _parting[job] = parting
 
 
+def known_jobs() -> list[JobRun | GroupState]:
+    """Return those that were neither forgotten nor dropped by the program."""
+    while True:
+        # Another thread may add one.
+        with contextlib.suppress(RuntimeError):
+            return list(open_jobs)
+
+
 def forget_going(job: JobRun | GroupState) -> None:
     """Forget a job that was refused or closed: nothing of it continues."""
     open_jobs.discard(job)
@@ -56,12 +64,14 @@ def _tell_what_goes_on() -> None:
     finish_sending()
     # This comes first, because an answer may be that the scheduler has no room for a job.
     sent = exit_flush.finish_all()
+    # A map on several hosts may have sent items on.
+    finish_sending()
     finish_submitting()
     sent = exit_flush.finish_all() and sent
     for job in late:
         if job.done() and not job.is_stopping:
             _tell_of_end(job)
-    going = [job for job in open_jobs if not job.done() and not job.is_stopping]
+    going = [job for job in known_jobs() if not job.done() and not job.is_stopping]
     left = sorted((_what_goes_on(job), _parting_words(job), job.id) for job in going)
     # Jobs with the same words share a line, because a program may leave hundreds of them.
     for what, words in sorted({(what, words) for what, words, _ in left}):
@@ -121,11 +131,11 @@ def finish_submitting() -> None:
 
 
 def _all_waiting_here() -> list[JobRun | GroupState]:
-    return [job for job in list(open_jobs) if job.waits_here]
+    return [job for job in known_jobs() if job.waits_here]
 
 
 def _all_unsent() -> list[tuple[JobRun | GroupState, Sending]]:
-    return [(job, sending) for job in list(open_jobs) if (sending := _unsent(job)) is not None]
+    return [(job, sending) for job in known_jobs() if (sending := _unsent(job)) is not None]
 
 
 def _unsent(job: JobRun | GroupState) -> Sending | None:

@@ -144,6 +144,9 @@ def _share_out(
     """
     # Items that run one at a time need one place.
     in_turns = how.asks_for_turns(len(calls)) or min(len(calls), how.max_parallel) == 1
+    if how.sequential_up_to and not in_turns:
+        # A small share of many items is no small map.
+        how = replace(how, sequential_up_to=0)
     chosen = hosts_of(options, name_of(function), [calls, constants], every=not in_turns)
     prepared: list[tuple[Prepared, payload_items.Items, int | None]] = []
     for call_host, starts in chosen:

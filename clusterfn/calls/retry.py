@@ -68,7 +68,10 @@ def retry_items(old: GroupRun, failed: Sequence[int], job_id: str = "", why: str
     # The host has deleted the secrets of the first try, so this process sends its own.
     if fields["secrets"]:
         left = _names_of_secrets(old, fields["secrets"])
-        files[layout.SECRETS] = json.dumps(secret_values(Options(secrets=tuple(left)))).encode()
+        # Those that this process no longer has are sent as they were.
+        gone = {name: value for name, value in old.job.secrets.items() if name in left and name not in os.environ}
+        values = {**gone, **secret_values(Options(secrets=tuple(left - gone.keys())))}
+        files[layout.SECRETS] = json.dumps(values).encode()
     # The file of the first try is gone.
     notify = old.job.notify or notification_of(old.host.settings, Options())
     if notify:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import json
@@ -16,7 +17,7 @@ from clusterfn.calls import history, remote_state
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_run import GroupRun
 from clusterfn.calls.group_state import GroupState
-from clusterfn.calls.shared_group import Parts, PartState, SharedGroup, notes
+from clusterfn.calls.shared_group import Parts, PartState, SharedGroup, is_there, notes
 from clusterfn.config import config_file
 from clusterfn.config.host_text import reading
 from clusterfn.config.job_spec import MOST_ITEMS, SPEC_OF_JOB, Group, JobSpec, is_id, read_spec
@@ -155,7 +156,10 @@ def _add_part(host: HostState, part: PartState, first: GroupRun | None, results:
 
 def _add_later_parts(shared: Parts, results: ResultPolicy) -> None:
     """Add the parts that hosts have got since the beginning, in that order, but for those that are known."""
-    noted = [(name, first) for first in shared.first.values() for name in notes(first)]
+    noted: list[tuple[str, GroupRun]] = []
+    for first in filter(is_there, shared.first.values()):
+        with contextlib.suppress(ClusterfnError):
+            noted += [(name, first) for name in notes(first)]
     known = {part.id for part in shared.runs}
     for name, first in sorted(noted, key=operator.itemgetter(0)):
         job_id = name.partition("-")[2]

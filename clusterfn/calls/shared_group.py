@@ -27,7 +27,7 @@ from clusterfn.calls import conclusion
 from clusterfn.calls.group import E, JobGroup, R
 from clusterfn.calls.group_state import GroupState, ItemOutcome
 from clusterfn.calls.retry import retry_items
-from clusterfn.errors import ClusterfnError, HostError
+from clusterfn.errors import ClusterfnError, HostError, Unreachable
 from clusterfn.hosts import exit_flush, loop
 from clusterfn.hosts.rpc.link import ConnectionState
 
@@ -109,7 +109,8 @@ class Parts:
 
     def take_end(self, part: PartState, index: int, ended: ItemOutcome) -> None:
         """Take how an item ended, unless another part has it now; one that was given up is kept for another host."""
-        if self.owner[index] is not part:
+        if self.owner[index] is not part or self.whole.ended(index) is not None:
+            # Another part has it now, or it was ended as its host was given up.
             return
         if ended.state == CANCELLED and getattr(ended.error, "message", "") == conclusion.GIVEN_UP_ITEM.message:
             self.given_up[index], self.given_up_at = ended, time.monotonic()
@@ -118,7 +119,7 @@ class Parts:
                 return
         self.whole.end_item(index, ended)
 
-    def lose(self, indices: Iterable[int], error: ClusterfnError) -> None:
+    def lose(self, indices: Iterable[int], error: Exception) -> None:
         """End these items, unless they have ended: nothing more can be received of them."""
         for index in set(indices) - self.given_up.keys():
             self.whole.end_item(index, ItemOutcome(DIED, None, error))
@@ -136,7 +137,7 @@ class Parts:
     def close(self, end: Callable[[GroupRun], object]) -> None:
         """Move nothing any more, and end each open part this way; raise an error once all were asked."""
         self.is_closed = True
-        with self._sending:
+        with loop.speaking(lambda: "items are being sent to another host"), self._sending:
             # A host that was given up may have come back.
             runs = self.open() + [run for part, run in list(self.runs.items()) if part.lost is not None]
         self.end_given_up()
@@ -148,7 +149,7 @@ class Parts:
             for run in runs:
                 stack.callback(end, run)
             # Other programs move nothing either. These notes are on their way before anything is ended.
-            noted = [note(first, closed) for first in self.first.values() if _is_there(first) and _is_laid_out(first)]
+            noted = [note(first, closed) for first in self.first.values() if is_there(first) and _is_laid_out(first)]
         for reply in noted:
             reply.result(_TIMEOUT_S)
 
@@ -157,7 +158,7 @@ class Parts:
         if self.missing:
             # What this program could not ask for may run there.
             raise self.missing[0]
-        self._old_notes = {name for first in self.first.values() if _is_there(first) for name in notes(first)}
+        self._old_notes = {name for first in self.first.values() if is_there(first) for name in notes(first)}
         self.is_closed = self.whole.is_stopping = False
         self.given_up = {index: ended for index in failed if (ended := self.whole.ended(index)) is not None}
         self.given_up_at = time.monotonic()
@@ -191,8 +192,11 @@ class Parts:
         by_host, states = {host: self._load(host) for host in self.first}, self.whole.states
         if self.given_up:
             # All lines of an answer come together.
-            if time.monotonic() > self.given_up_at + _LOOK_S:
-                self._send_given_up(sorted(self.given_up), max(by_host, key=lambda host: by_host[host]))
+            best = max(by_host, key=lambda host: by_host[host])
+            if not by_host[best].is_there:
+                self.given_up_at = time.monotonic()
+            elif time.monotonic() > self.given_up_at + _LOOK_S:
+                self._send_given_up(sorted(self.given_up), best)
         elif any(load.is_there and load.works and load.is_idle for load in by_host.values()):
             pending: list[GroupState] = [part for index, part in list(self.owner.items()) if states[index] == PENDING]
             may_give = set(pending) - self._asked
@@ -218,7 +222,7 @@ class Parts:
         left, returned = counts[PENDING] + counts[RUNNING], counts[RETURNED]
         works = 2 * returned > sum(counts.values()) - left
         per_s = returned / (time.monotonic() - self.whole.submitted_at)
-        return Load(_is_there(self.first[host]), works, not left, per_s, left / max(per_s, 1e-9))
+        return Load(is_there(self.first[host]), works, not left, per_s, left / max(per_s, 1e-9))
 
     def _send_given_up(self, indices: Sequence[int], host: str) -> None:
         """Send these items to that host, from its own copy, unless a program has ended the map."""
@@ -237,9 +241,13 @@ class Parts:
                 # Who attaches later finds the part by this file, so the file comes first.
                 note(first, f"{len(self.runs):06d}-{job_id}").result(_TIMEOUT_S)
                 self.add(retry_items(first, indices, job_id, f"from {self.owner[indices[0]].host}"))
-        except ClusterfnError as error:
-            for index in indices:
-                self.given_up.pop(index, None)
+        except (ClusterfnError, OSError) as error:
+            # The user's working directory may be gone, or the connection.
+            self.given_up_at = time.monotonic()
+            if not isinstance(error, Unreachable):
+                for index in indices:
+                    self.given_up.pop(index, None)
+            # What is still given up was not sent, and the next turn tries again.
             self.lose(indices, error)
 
     def fail_gone(self) -> None:
@@ -273,7 +281,8 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
-def _is_there(run: GroupRun) -> bool:
+def is_there(run: GroupRun) -> bool:
+    """Whether its host has a connection."""
     return _link_of(run).name == "connected"
 
 
@@ -300,6 +309,9 @@ class PartState(GroupState):
         self.asked, self.given = whole.asked, whole.given
         self._ended = dict.fromkeys(set(range(len(whole))) - set(own), ItemOutcome(RETURNED))
         parts.give_to(self)
+
+    def ends(self) -> list[ItemOutcome]:
+        return [ended for index in self.own if (ended := self.ended(index)) is not None]
 
     def with_items_again(self, indices: Sequence[int], group_id: str, folder: str) -> PartState:
         made = PartState(self.parts, group_id, self.host, folder, indices)

@@ -68,7 +68,7 @@ def ran(tmp_path, warm_root, monkeypatch):
 
 def test_both_hosts_share_the_items_and_the_quick_one_gets_some_of_the_others(ran, capsys):
     (ran / "stop").touch()
-    group = cluster(host="lab")(slept).map(range(60), folder=str(ran), quick=36, slow=1)
+    group = cluster(host="lab")(slept).map(range(60), sequential_up_to=40, folder=str(ran), quick=36, slow=1)
     before = collections.Counter(group.hosts)
     (ran / "stop").unlink()
 
@@ -82,7 +82,7 @@ def test_both_hosts_share_the_items_and_the_quick_one_gets_some_of_the_others(ra
     assert [{"0.1": "quick", "0.8": "slow"}.get((ran / str(x)).read_text()) for x in range(60)] == group.hosts
     told = capsys.readouterr().err
     assert "clusterfn: slept on quick, slow" in told and "(from slow, of " in told
-    assert told.count("completed in") == 1
+    assert told.count("completed in") == 1 and "SEQUENTIAL" not in told
 
 
 def test_another_process_finds_all_of_it_by_one_id_and_follows_what_moves(ran):
@@ -92,7 +92,9 @@ def test_another_process_finds_all_of_it_by_one_id_and_follows_what_moves(ran):
     other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=150)
 
     values = group.results(150)
+    pulled = subprocess.run([sys.executable, "-m", "clusterfn", "pull", group.id], capture_output=True, text=True)
 
+    assert "has left a file" in pulled.stderr, pulled.stderr
     assert other.stdout.strip() == f"{values} 2 3" and values == [-x for x in range(40)]
     again = clusterfn.attach(group.id)
     assert again.hosts == group.hosts and again.state == "RETURNED" and again.logs(39) == ""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
+from clusterfn.calls import shared_group
 from clusterfn.calls.conclusion import GIVEN_UP_ITEM, WITHDRAWN_ITEM
 from clusterfn.calls.group_state import GroupState, ItemOutcome
 from clusterfn.calls.shared_group import Load, Parts, PartState
-from clusterfn.errors import Cancelled, HostError
+from clusterfn.errors import Cancelled, HostError, Unreachable
+from clusterfn.hosts.rpc.link import ConnectionState
 
 GIVEN_UP = ItemOutcome("CANCELLED", None, Cancelled(GIVEN_UP_ITEM.message))
 
@@ -40,6 +44,7 @@ def test_an_item_that_a_host_gave_up_ends_where_it_runs_next_and_nowhere_else(pa
     b.end_item(3, GIVEN_UP)
 
     assert b.done() and whole.ended(3) is None and not whole.done()
+    assert a.status == "RETURNED (2 of 2 ended: 2 returned)"
     moved = a.with_items_again([3], "3" * 16, "")
     b.end_item(3, ItemOutcome("RETURNED", "twice"))
     moved.begin_item(3)
@@ -61,6 +66,29 @@ def test_what_was_given_up_is_cancelled_once_nothing_is_moved_and_what_was_withd
     assert b.parts.whole.states == ["CANCELLED", "PENDING", "CANCELLED", "CANCELLED"]
 
 
+NO_ANSWER, NO_FOLDER = Unreachable("no answer"), FileNotFoundError("the working directory")
+
+
+@pytest.mark.parametrize(
+    ("link", "error", "state"),
+    [("connected", NO_ANSWER, "PENDING"), ("connected", NO_FOLDER, "DIED"), ("reconnecting", NO_FOLDER, "PENDING")],
+)
+def test_what_was_given_up_waits_for_a_host_and_ends_if_it_cannot_be_sent(parts, monkeypatch, link, error, state):
+    _, b = parts
+    moves = b.parts
+    for part in parts:
+        connection = SimpleNamespace(link=SimpleNamespace(state=ConnectionState(link, 0.0)))
+        moves.add(SimpleNamespace(group=part, host=SimpleNamespace(is_connected=True, connection=connection)))
+    monkeypatch.setattr(shared_group, "notes", Mock(side_effect=error))
+    b.end_item(3, GIVEN_UP)
+    moves.given_up_at = float("-inf")
+
+    moves.move_some()
+
+    assert moves.whole.states[3] == state
+    assert (3 in moves.given_up) == (state == "PENDING") and moves.given_up_at > float("-inf")
+
+
 def test_a_host_that_is_gone_ends_what_it_had_and_what_runs_elsewhere_goes_on(parts):
     a, b = parts
     a.end_item(0, ItemOutcome("RETURNED", 10))
@@ -72,5 +100,7 @@ def test_a_host_that_is_gone_ends_what_it_had_and_what_runs_elsewhere_goes_on(pa
 
     assert list(a.parts.whole.failed) == [3] and a.parts.whole.states[1] == "PENDING"
     moved.fail(HostError("b has been gone"))
+    b.end_item(3, GIVEN_UP)
+    assert not b.parts.given_up
     assert list(a.parts.whole.failed) == [1, 3] and a.parts.whole.done()
     assert a.parts.whole.ended(1).error.message == "b has been gone"
