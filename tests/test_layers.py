@@ -20,18 +20,9 @@ FILES = sorted(path.relative_to(LIBRARY).as_posix() for path in LIBRARY.rglob("*
 
 # From the bottom up. A module may import what stands below it and what stands beside it, without a cycle.
 ROOMS = [
-    ["bridge", "errors"],
-    ["config", "public_api"],
-    ["scheduler", "environment"],
-    ["hosts"],
-    ["display", "packing"],
-    ["calls"],
-    ["api"],
-    ["gpu", "integrations", "sweeps"],
-    ["__init__"],
-    ["cli"],
-    ["__main__"],
-]
+    ["bridge", "errors"], ["config", "public_api"], ["scheduler", "environment"], ["hosts"], ["display", "packing"],
+    ["calls"], ["api"], ["gpu", "integrations", "sweeps"], ["__init__"], ["cli"], ["__main__"],
+]  # fmt: skip
 RANK = {name: rank for rank, room in enumerate(ROOMS) for name in room}
 BUILT_ON_THE_CORE = ("clusterfn.gpu", "clusterfn.integrations", "clusterfn.sweeps")
 # They name the rest: the list of public names, and the commands for Jupyter.
@@ -303,9 +294,7 @@ ONE_PLACE = {
         "api/in_job.py": "writes as it saves, because a state may not fit into memory twice",
         "environment/download.py": "gives what was downloaded its name",
     },
-    '"TB"': {
-        "bridge/supervisor/text.py": "writes sizes for people",
-    },
+    '"TB"': {"bridge/supervisor/text.py": "writes sizes for people"},
     "or use less at a time": {"bridge/supervisor/classify_exit.py": "what to do about OutOfMemory"},
     "have one built": {"config/environment_kinds.py": "how a call gets an environment"},
 }  # fmt: skip

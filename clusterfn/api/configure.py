@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from clusterfn.config import config_file
+from clusterfn.config.option_checks import host_names, yes_or_no
 from clusterfn.errors import ConfigError
 from clusterfn.public_api import public_api
 
@@ -44,5 +45,6 @@ def configure(
         raise ConfigError(f"hosts={hosts!r} is not a dict", hint=f"write {_EXAMPLE}")
     content: dict[str, Any] = {} if hosts is None else {"hosts": hosts}
     if default_host is not None:
-        content["default_host"] = default_host
-    config_file.configure({**content, "quiet": bool(quiet)} if content or quiet else None)
+        content["default_host"] = host_names(default_host, "default_host")
+    is_quiet = yes_or_no(quiet, "quiet")
+    config_file.configure({**content, "quiet": is_quiet} if content or is_quiet else None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import functools
-import time
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from types import TracebackType
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from clusterfn.api.decorator import IN_JOB_INSTEAD, inside_job, undecorated
 from clusterfn.calls import call, mapping
 from clusterfn.calls.group import JobGroup, state_of_group
-from clusterfn.calls.job import Job, run_of, withdraw
+from clusterfn.calls.job import Job, deadline_of, run_of, withdraw
 from clusterfn.config import import_time
 from clusterfn.config.options import SESSION_IS_ONE, Hosts, JobOptions, Options, changed, parse_options
 from clusterfn.display import console
@@ -134,7 +133,7 @@ class Executor(concurrent.futures.Executor):
             Exception: Of the iterator: what the call raised whose turn it is.
         """
         self._check()
-        until = None if timeout is None else time.monotonic() + timeout
+        until = deadline_of(timeout)
         how = mapping.parse_map_options(self._max_workers or mapping.AT_ONCE, chunksize if chunksize != 1 else "auto")
         plain, options = self._with_options(fn)
         group = mapping.run(plain, iterables, options, how)

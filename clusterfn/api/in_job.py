@@ -110,12 +110,17 @@ def load_training(path: str | Path | None = None, **parts: Any) -> dict[str, Any
         What was saved by value, such as {"step": 7}. {} if there is no such file: the training begins.
 
     Raises:
-        ClusterfnError: The file is none of these, or lacks one of the parts.
+        ClusterfnError: A part has no state to load, or the file is none of these, or lacks one of the parts.
 
     Example:
         >>> step = clusterfn.load_training(model=model, optimizer=optimizer).get("step", 0)
     """
     source = _file("load_training", path)
+    for name, part in parts.items():
+        if not _has_state(part):
+            message = f"load_training({name}=…) loads into an object, and this is a value: {type(part).__name__}"
+            hint = f'take it from what it returns: load_training(...).get("{name}")'
+            raise ClusterfnError(message, stage="function", hint=hint)
     if not source.exists():
         return {}
     saved = _read(source)

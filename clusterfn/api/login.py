@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from clusterfn.config import config_file
+from clusterfn.config.option_checks import host_names
+from clusterfn.config.spec import Host
 from clusterfn.hosts.transports import prompts, shared_login
 from clusterfn.hosts.transports.held_connections import HeldConnection
 from clusterfn.public_api import public_api
@@ -44,11 +46,13 @@ def logout(host: str | None = None) -> bool:
     Example:
         >>> clusterfn.logout("tensor01")
     """
-    chosen, _ = config_file.load().resolve(host)
-    return shared_login.log_out(chosen)
+    return shared_login.log_out(_chosen(host))
 
 
 def hold(host: str | None) -> tuple[HeldConnection, bool]:
     """Log in, and return the held connection and whether that login was made now."""
-    chosen, _ = config_file.load().resolve(host)
-    return shared_login.log_in(chosen, prompts.person())
+    return shared_login.log_in(_chosen(host), prompts.person())
+
+
+def _chosen(host: str | None) -> Host:
+    return config_file.load().resolve(None if host is None else host_names(host, "host"))[0]

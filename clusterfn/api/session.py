@@ -164,8 +164,6 @@ class Session(concurrent.futures.Executor, NotebookDisplay):
             ...         print(score)
         """
         parse_size("chunksize", chunksize)
-        if timeout is not None and (isinstance(timeout, (str, bool)) or not timeout >= 0):
-            raise ConfigError(f"timeout={timeout!r} is not a number of seconds", hint="give seconds: timeout=60")
         most = None if buffersize is None else parse_size("buffersize", buffersize)
 
         def send(*args: Any) -> Job[Any]:

@@ -7,11 +7,10 @@ import contextlib
 import functools
 import itertools
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from clusterfn.calls.job import Job, withdraw
+from clusterfn.calls.job import Job, deadline_of, left_s, withdraw
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import loop
 from clusterfn.public_api import public_api
@@ -48,7 +47,7 @@ class SessionMap:
         buffersize: int | None,
     ) -> None:
         self._pid = os.getpid()
-        self._until = None if timeout is None else time.monotonic() + timeout
+        self._until = deadline_of(timeout)
         self._submit = submit
         self._items = zip(*iterables)
         self._sent: collections.deque[Job[Any]] = collections.deque()
@@ -77,8 +76,7 @@ class SessionMap:
 
     def _value(self) -> Any:
         """Return the value of the next call; on a timeout it is withdrawn with the others."""
-        left_s = None if self._until is None else max(0.0, self._until - time.monotonic())
-        self._sent[0].exception(left_s)
+        self._sent[0].exception(left_s(self._until))
         return self._sent.popleft().result()
 
     def _withdraw(self) -> None:

@@ -71,8 +71,8 @@ def attach(
     Example:
         >>> clusterfn.attach("7f3a").result()
     """
-    options = parse_options({"results": results, "max_result": max_result})
-    host_state, folder = find_job(job_id, host)
+    options = parse_options({"host": host, "results": results, "max_result": max_result})
+    host_state, folder = find_job(job_id, options.host)
     attempts = posixpath.join(folder, layout.ATTEMPTS)
     sizes_reply = remote_state.ask_sizes(host_state.connection, attempts, 2, layout.OUTCOME, layout.EVENTS)
     files = [posixpath.join(folder, name) for name in (layout.SPEC, layout.CLAIM, layout.STARTED)]

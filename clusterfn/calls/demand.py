@@ -161,8 +161,10 @@ def secret_values(options: Options) -> dict[str, str]:
     """
     missing = [name for name in options.secrets if name not in os.environ]
     if missing:
-        message = f"secrets= names {missing[0]}, which is not set in this process"
-        raise ConfigError(message, hint=f"export {missing[0]}=…")
+        # A token may stand in the place of its name.
+        word = missing[0] if missing[0].isupper() else "a variable"
+        message = f"secrets= names {word}, which is not set in this process"
+        raise ConfigError(message, hint=f"export {word}=…" if word.isupper() else "write names, not values")
     return {name: os.environ[name] for name in options.secrets}
 
 

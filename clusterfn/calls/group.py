@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from clusterfn.bridge.job_states import CANCELLED, RUNNING, SHORT, UNKNOWN
 from clusterfn.calls import failed_items, leaving, map_display, remote_state
 from clusterfn.calls.group_state import GroupState
+from clusterfn.calls.job import deadline_of
 from clusterfn.display.notebook import NotebookDisplay
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import remote_files
@@ -103,7 +103,7 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
             TimeoutError: It has not ended within `timeout` seconds; it continues.
             Exception: What it raised, or one of `clusterfn.errors`.
         """
-        until = None if timeout is None else time.monotonic() + timeout
+        until = deadline_of(timeout)
         ended = self._known.end_of(self._known.at(index), until)
         return cast(R, failed_items.result_of(ended, raises=True))
 
@@ -112,7 +112,7 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
         """Wait until each call has ended, without showing each; whether they have after `timeout` seconds."""
         try:
             if len(self):
-                self._known.ended_after(len(self) - 1, None if timeout is None else time.monotonic() + timeout)
+                self._known.ended_after(len(self) - 1, deadline_of(timeout))
         except concurrent.futures.TimeoutError:
             return False
         return True
@@ -125,7 +125,7 @@ class JobGroup(Generic[R, E], JobArgument, NotebookDisplay):
             TimeoutError: Of the iterator: not all have ended within `timeout` seconds.
             Exception: Of the iterator: with `on_error="raise"`, that of the first call that failed.
         """
-        return _as_they_end(self._known, None if timeout is None else time.monotonic() + timeout)
+        return _as_they_end(self._known, deadline_of(timeout))
 
     @public_api
     def __iter__(self) -> Iterator[R]:

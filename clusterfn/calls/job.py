@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
+import math
 import os
 import posixpath
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,7 +23,7 @@ from clusterfn.calls.job_run import JobRun
 from clusterfn.config.units import parse_memory
 from clusterfn.display import console
 from clusterfn.display.notebook import NotebookDisplay
-from clusterfn.errors import ClusterfnError, HostError
+from clusterfn.errors import ClusterfnError, ConfigError, HostError
 from clusterfn.hosts import remote_files, spoken_wait
 from clusterfn.packing.dependencies import ArgumentSource, JobArgument, JobPart, Reference, reference_of
 from clusterfn.public_api import public_api
@@ -252,9 +254,10 @@ class Job(concurrent.futures.Future[R], JobArgument, NotebookDisplay):
         if os.getpid() != self._pid and not self.done():
             how = f"clusterfn.attach({self.id!r}).result()"
             raise RuntimeError(f"job {self.id} was submitted by another process: {how}")
-        began, most = time.monotonic(), None if max_result is None else parse_memory(max_result, "max_result")
+        until = deadline_of(timeout)
+        most = None if max_result is None else parse_memory(max_result, "max_result")
         try:
-            value = super().result(_await_end(self, timeout))
+            value = super().result(_await_end(self, until))
         except concurrent.futures.TimeoutError as error:
             # The function itself raised it.
             if self.done():
@@ -262,14 +265,13 @@ class Job(concurrent.futures.Future[R], JobArgument, NotebookDisplay):
             raise type(error)(f"{self.id} on {self.host} has not ended within {timeout:g} s; it continues") from None
         if value is not settling.ON_HOST:
             return value
-        left = None if timeout is None else max(0.0, began + timeout - time.monotonic())
-        fetched: R = settling.fetch(self._run, left, most)
+        fetched: R = settling.fetch(self._run, left_s(until), most)
         return fetched
 
     @public_api
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return what `result` raises, or None, as `concurrent.futures.Future.exception`."""
-        return super().exception(_await_end(self, timeout))
+        return super().exception(_await_end(self, deadline_of(timeout)))
 
     def add_done_callback(self, fn: Callable[[concurrent.futures.Future[R]], object]) -> None:
         """Call `fn(job)` once the job has ended, as in concurrent.futures.
@@ -379,13 +381,26 @@ def withdraw(job: Job[Any]) -> bool:
     return True
 
 
-def _await_end(job: Job[Any], timeout: float | None) -> float | None:
-    """Wait as a Future does, and say what for unless a display shows that; return what is left of `timeout`."""
-    if job.done():
-        return timeout
-    began, run = time.monotonic(), job._run
-    run.hurry()
-    if not run.is_shown:
+def deadline_of(timeout: float | None) -> float | None:
+    """Return by time.monotonic() when a wait of so many seconds ends; raise ConfigError if that is no number."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, Real) or math.isnan(timeout):
+        raise ConfigError(f"timeout={timeout!r} is not a number of seconds", hint="give seconds: timeout=60")
+    return time.monotonic() + float(timeout)
+
+
+def left_s(deadline: float | None) -> float | None:
+    """Return the seconds until then; None for as long as it takes."""
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+
+def _await_end(job: Job[Any], until: float | None) -> float | None:
+    """Wait as a Future does, and say what for unless a display shows that; return how many seconds are left."""
+    run = job._run
+    if not job.done():
+        run.hurry()
+    if not job.done() and not run.is_shown:
         what = f"{job.id} {job.name} on {job.host} is"
-        spoken_wait.wait_for([job], lambda: f"{what} {run.status_since}; waiting for it", timeout)
-    return None if timeout is None else max(0.0, began + timeout - time.monotonic())
+        spoken_wait.wait_for([job], lambda: f"{what} {run.status_since}; waiting for it", left_s(until))
+    return left_s(until)

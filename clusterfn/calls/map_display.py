@@ -18,6 +18,7 @@ from clusterfn.bridge.attributes import is_a
 from clusterfn.bridge.job_states import PENDING, RUNNING, SHORT
 from clusterfn.bridge.supervisor.text import format_size, shortened
 from clusterfn.calls import failed_items, job_display, leaving, outcome_errors
+from clusterfn.calls.job import deadline_of
 from clusterfn.display import console
 from clusterfn.display.notebook import headline
 from clusterfn.display.usage_words import describe_request
@@ -60,7 +61,7 @@ def show_until_done(group: GroupState, timeout: float | None) -> None:
         KeyboardInterrupt: After Ctrl-C; the group keeps running unless it is pressed twice.
         Exception: With `on_error="raise"`, that of the first item that failed.
     """
-    until = None if timeout is None else time.monotonic() + timeout
+    until = deadline_of(timeout)
     try:
         with CallProgress(len(group), began=group.submitted_at) as counter:
             _show_all(group, counter, until)

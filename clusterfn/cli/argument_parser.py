@@ -366,12 +366,12 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "kernel add": (
         "kernel add tensor01 --environment conda:ml",
         'kernel add tensor01 --name "tensor01 · 1 GPU" --gpus 1 --environment environment.yml',
-        "kernel add tensor01 --gpus 2 --memory 64GB --time 8h --environment conda:ml --cwd ~/project",
+        "kernel add tensor01 --gpus 2 --memory 64GB --time 8h --environment conda:ml --cwd '~/project'",
     ),
     "kernel run": ("kernel run tensor01 --gpus 1 /run/user/1000/jupyter/kernel-7f3a.json",),
     "jupyter": (
         "jupyter tensor01",
-        "jupyter tensor01 --gpus 1 --environment environment.yml --cwd ~/project",
+        "jupyter tensor01 --gpus 1 --environment environment.yml --cwd '~/project'",
         "jupyter cluster --time 8h --port 8899 --no-browser",
     ),
     "env": ("env build environment.yml tensor01", "env list tensor01", "env gc tensor01 --dry-run"),

@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import contextlib
+import functools
+import itertools
 import os
 import posixpath
 import queue
@@ -294,20 +296,33 @@ def pull(args: argparse.Namespace) -> int:
 
 def _outputs_of(job: AnyJob) -> list[str]:
     """Return the patterns that the job was sent with."""
-    host, folder = find_job(job.id, job.host)
+    # A map on several hosts has the id of its first part.
+    host, folder = find_job(job.id, job.host.partition(", ")[0])
     spec = remote_files.read_bytes(host.connection, posixpath.join(folder, layout.SPEC))
     with reading(host.settings.name, SPEC_OF_JOB):
         return list(read_spec(spec)["outputs"])
 
 
 def _fetch(job: AnyJob, patterns: list[str], to: Path) -> list[Path]:
-    """Fetch what matches; each item of a group into a folder. Raise ClusterfnError if there is nothing of that name."""
-    if not isinstance(job, JobGroup):
-        return [path for pattern in patterns for path in job.download(pattern, to)]
+    """Fetch what matches one of them; each item of a group into a folder. Raise ClusterfnError if nothing does."""
+    sources = [(functools.partial(job.download), to)] if isinstance(job, Job) else []
+    if isinstance(job, JobGroup):
+        left = [item for item in range(len(job)) if job.files(item)]
+        sources = [(functools.partial(job.download, item), to / str(item)) for item in left]
     paths: list[Path] = []
-    for index in range(len(job)):
-        if job.files(index):
-            paths += (path for pattern in patterns for path in job.download(index, pattern, to / str(index)))
+    matched: set[str] = set()
+    missed: dict[str, ClusterfnError] = {}
+    for (download, folder), pattern in itertools.product(sources, patterns):
+        try:
+            paths += download(pattern, folder)
+            matched.add(pattern)
+        except remote_files.NothingMatches as error:
+            if error.names:
+                error.hint = f'clusterfn pull {job.id[:SHORT]} --only "**" fetches what it left'
+            missed[pattern] = error
     if not paths:
-        raise ClusterfnError(f"no item of {job.id} has left a file", host=job.host, job=job.id)
+        nothing = ClusterfnError(f"no item of {job.id} has left a file", host=job.host, job=job.id)
+        raise next(iter(missed.values()), nothing)
+    for pattern in missed.keys() - matched:
+        console.warn(missed[pattern].message)
     return paths

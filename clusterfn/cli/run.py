@@ -196,7 +196,9 @@ def columns(texts: list[str]) -> dict[str, list[str]]:
     by_name: dict[str, list[str]] = {}
     for text in texts:
         name, equals, values = text.partition("=")
-        if not equals or not _NAME.fullmatch(name) or not values:
+        between = _RANGE.fullmatch(values)
+        first, last = map(int, between.groups()) if between else (0, 0)
+        if not equals or not _NAME.fullmatch(name) or not values or first > last:
             hint = "write it as --map lr=1e-3,1e-4 or --map seed=0..9"
             raise ConfigError(f"--map {text!r} names no values", hint=hint)
         if name in by_name:
@@ -205,8 +207,7 @@ def columns(texts: list[str]) -> dict[str, list[str]]:
             message = f"--map {name}=… has a line break in its values"
             raise ConfigError(message, hint=f"put commas between them: --map {name}=$(seq -s, 0 9), or {name}=0..9")
         by_name[name] = values.split(",")
-        if between := _RANGE.fullmatch(values):
-            first, last = int(between[1]), int(between[2])
+        if between:
             by_name[name] = [str(number) for number in range(first, min(last, first + _MOST_RUNS) + 1)]
     return by_name
 

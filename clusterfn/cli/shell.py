@@ -43,7 +43,7 @@ def shell(args: argparse.Namespace) -> int:
         raise ConfigError("shell needs a terminal", hint="clusterfn run and clusterfn pull work without one")
     join: Sequence[str] = ()
     loading = ""
-    names_host = not args.words or (len(args.words) == 1 and args.words[0] in config_file.load().hosts)
+    names_host = not args.words or (len(args.words) == 1 and args.words[0] in config_file.load().names)
     if names_host:
         host = target.host_state(next(iter(args.words), None), "shell")
         words = ["", _environment_of(host, EnvironmentRequest(args.environment, binds=tuple(args.binds)))]

@@ -278,13 +278,13 @@ def parse_notify(value: Any, name: str) -> Notify:
         value = {"command": value}
     if not isinstance(value, Mapping):
         raise ConfigError(f"{name}={value!r:.60} is no command", hint=f"write {_COMMANDS}")
-    for key, text in value.items():
+    for key in value:
         if key not in NOTIFY_KEYS:
             near = did_you_mean(key, NOTIFY_KEYS) if isinstance(key, str) else ""
             raise ConfigError(f"{name}= has no key {key!r}{near}", hint=f"write {_COMMANDS}")
-        if key == "command" and (not isinstance(text, str) or not text.strip() or "\0" in text):
-            raise ConfigError(f"{name}[{key!r}] is not a text", hint=f"write {_COMMANDS}")
     command = value.get("command", "")
+    if value and (not isinstance(command, str) or not command.strip() or "\0" in command):
+        raise ConfigError(f"{name}['command'] is not a text", hint=f"write {_COMMANDS}")
     if _ADDRESS.fullmatch(command.strip()):
         # The address of a webhook is a secret, so the message does not show it.
         raise ConfigError(f"{name}= is a command of the host, and this is an address", hint=f"write {_COMMANDS}")

@@ -108,6 +108,15 @@ def several(item: Check) -> Check:
     return check
 
 
+def secret_names(value: Any, name: str) -> tuple[str, ...]:
+    """Check names of variables. No message shows what stands there, which may be a secret itself."""
+    names = value if isinstance(value, (list, tuple)) else [None]
+    if not all(isinstance(word, str) and VARIABLE.fullmatch(word) for word in names):
+        hint = f'write {name}=["HF_TOKEN"]; the values stay in your environment'
+        raise ConfigError(f"{name}= is not a list of names of variables", hint=hint)
+    return tuple(names)
+
+
 def may_be_in_a_name(sign: str) -> bool:
     """Whether the name of a job may hold a character: those of Python's names in any script, ".", "-" and a blank."""
     return sign in ".- " or f"_{sign}".isidentifier()

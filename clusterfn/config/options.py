@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn, TypedDict, Union
 from clusterfn.config import option_checks as checks
 from clusterfn.config.environment_kinds import BIND, MODULE, Notify, parse_notify, python_version
 from clusterfn.config.option_checks import Check, python_package, quoted
-from clusterfn.config.units import GPU_TYPE, VARIABLE, parse_memory, parse_time
+from clusterfn.config.units import GPU_TYPE, parse_memory, parse_time
 from clusterfn.errors import ConfigError, did_you_mean
 
 Time = Union[str, timedelta]
@@ -196,7 +196,7 @@ _KEYWORDS: dict[str, tuple[str, Check]] = {
     "packages": ("packages", checks.several(checks.package)),
     "modules": ("modules", checks.several(checks.matching(MODULE, "cuda/12.4"))),
     "env": ("env", checks.environment_variables),
-    "secrets": ("secrets", checks.several(checks.matching(VARIABLE, "HF_TOKEN"))),
+    "secrets": ("secrets", checks.secret_names),
     "slurm": ("scheduler_options", checks.scheduler_options),
     "outputs": ("outputs", checks.several(checks.output)),
     "cwd": ("cwd", checks.folder),
@@ -231,7 +231,7 @@ def parse_options(values: Mapping[str, object]) -> Options:
 def changed(before: Options, values: Mapping[str, object]) -> Options:
     """Return the options with what these keywords say in place of what was said before.
 
-    With `gpus=0` no type and size of GPUs stays.
+    With `gpus=0` no type and size of GPUs stays, and of `environment=` and `packages=` the other one goes.
 
     Raises:
         ConfigError: As `parse_options`.
@@ -249,6 +249,11 @@ def changed(before: Options, values: Mapping[str, object]) -> Options:
             facts[name] = check(value, keyword)
     # A type or a size of GPUs from the decorator makes no sense for a call without GPUs.
     base = before._replace(gpu_type=None, gpu_memory_bytes=None) if facts.get("gpus") == 0 else before
+    # Only one of these two can be said.
+    if "environment" in facts:
+        base = base._replace(packages=())
+    if "packages" in facts:
+        base = base._replace(environment=None)
     return base._replace(**facts)
 
 

@@ -20,7 +20,7 @@ from typing import Any, TypeVar, cast, overload
 
 from clusterfn.bridge.worker.cuda_table import NEW_PROCESS
 from clusterfn.errors import ClusterfnError, ConfigError
-from clusterfn.gpu.devices import torch_with_cuda
+from clusterfn.gpu.devices import reject_below, torch_with_cuda
 from clusterfn.gpu.guards import annotate, classify, first_line, is_asynchronous, log, swallowed
 
 M = TypeVar("M")
@@ -216,8 +216,8 @@ def retry_transient(
         >>> retry_transient(len, attempts=2)("abc")
         3
     """
-    if attempts < 1 or backoff_s < 0:
-        raise ConfigError("retry_transient needs attempts >= 1 and backoff_s >= 0")
+    reject_below(1, attempts=attempts)
+    reject_below(0, backoff_s=backoff_s)
     tries = functools.partial(_Tries, attempts, backoff_s, also)
     return functools.partial(_wrapped, tries) if fn is None else _wrapped(tries, fn)
 

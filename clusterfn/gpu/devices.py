@@ -14,6 +14,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 from clusterfn.bridge.supervisor.text import format_size
@@ -104,7 +105,7 @@ def validate_vram_usage(needed_gb: float, gpu: int | None = None) -> Gpu:
         >>> clip_gb = 428e6 * 2 / 2**30                  # parameters of ViT-L/14, two bytes each
         >>> gpu = validate_vram_usage(clip_gb + 1.0)    # doctest: +SKIP
     """
-    reject_negative(needed_gb=needed_gb)
+    reject_below(0, needed_gb=needed_gb)
     info = get_safe_gpu_info()
     devices = [device for device in info.devices if gpu is None or device.index == gpu]
     fitting = [device for device in devices if device.free_gb >= needed_gb]
@@ -116,11 +117,11 @@ def validate_vram_usage(needed_gb: float, gpu: int | None = None) -> Gpu:
     return max(fitting, key=lambda device: device.free_gb)
 
 
-def reject_negative(**numbers: float) -> None:
-    """Reject a number that is less than 0, or none, by its name."""
+def reject_below(least: float, **numbers: float) -> None:
+    """Reject what is less than that or no number, by its name."""
     for name, number in numbers.items():
-        if not number >= 0:
-            raise ConfigError(f"{name}={number!r} is negative or not a number", hint=f"set {name}= to 0 or more")
+        if not (isinstance(number, Real) and number >= least):
+            raise ConfigError(f"{name}={number!r} is not a number of at least {least}", hint=f"set {name}={least}")
 
 
 def describe(info: GpuInfo) -> Iterator[str]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from clusterfn.bridge.supervisor.text import format_size
 from clusterfn.errors import ConfigError
 from clusterfn.gpu import devices
-from clusterfn.gpu.devices import GpuInfo, describe, get_safe_gpu_info, reject_negative
+from clusterfn.gpu.devices import GpuInfo, describe, get_safe_gpu_info, reject_below
 from clusterfn.gpu.guards import probe, say_once
 
 _GB = float(1 << 30)
@@ -107,8 +107,9 @@ def get_recommended_batch_size(
         >>> get_recommended_batch_size(0.5, model_gb=6.0, least=4) >= 4
         True
     """
-    if item_gb <= 0 or model_gb < 0 or not 1 <= least <= most:
-        raise ConfigError("a batch needs item_gb > 0, model_gb >= 0 and 1 <= least <= most")
+    reject_below(0, item_gb=item_gb, model_gb=model_gb)
+    if item_gb == 0 or not 1 <= least <= most:
+        raise ConfigError("a batch needs item_gb > 0 and 1 <= least <= most")
     devices = [device for device in get_safe_gpu_info().devices if gpu is None or device.index == gpu]
     free = min((device.free_gb for device in devices), default=0.0) * (1 - _KEPT_FREE) - model_gb
     fitting = int(free / item_gb)
@@ -185,7 +186,7 @@ def validate_startup_configuration(
         >>> hardware = validate_startup_configuration(cores=1)
         >>> hardware = validate_startup_configuration(gpus=1, vram_gb=17.0, fp8=True)    # doctest: +SKIP
     """
-    reject_negative(gpus=gpus, vram_gb=vram_gb, memory_gb=memory_gb, cores=cores)
+    reject_below(0, gpus=gpus, vram_gb=vram_gb, memory_gb=memory_gb, cores=cores)
     hardware = detect_hardware()
     lacking = list(_missing_gpus(hardware, gpus, vram_gb, fp8))
     wrong = [] if allow_cpu else list(lacking)

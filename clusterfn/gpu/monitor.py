@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from clusterfn.bridge.supervisor.text import format_size
-from clusterfn.errors import ConfigError
 from clusterfn.gpu import smi
-from clusterfn.gpu.devices import GpuInfo, by_nvidia_smi, by_torch, own_gb, torch_with_cuda
+from clusterfn.gpu.devices import GpuInfo, by_nvidia_smi, by_torch, own_gb, reject_below, torch_with_cuda
 from clusterfn.gpu.guards import probe
 
 _SHORTEST_S = 0.1
@@ -70,8 +69,7 @@ class GpuMonitor:
     """
 
     def __init__(self, interval_s: float = 1.0) -> None:
-        if interval_s < _SHORTEST_S:
-            raise ConfigError(f"GpuMonitor needs interval_s of at least {_SHORTEST_S}")
+        reject_below(_SHORTEST_S, interval_s=interval_s)
         self.looks = 0
         self.trouble = ""
         self.peak_gb = 0.0

@@ -261,10 +261,10 @@ def not_fetched(error: Exception, pattern: str, job_id: str, item: int | None = 
         item: Whose files they are, if those of an item of a group.
     """
 
-    def fetching(glob: str = "") -> str:
+    def fetching(glob: str = "**") -> str:
         if item is None:
-            return f"clusterfn pull {job_id[:SHORT]}" + (f' --only "{glob}"' if glob else "")
-        return f'clusterfn.attach("{job_id}").download({item}, "{glob or "**"}", to=".")'
+            return f'clusterfn pull {job_id[:SHORT]} --only "{glob}"'
+        return f'clusterfn.attach("{job_id}").download({item}, "{glob}", to=".")'
 
     what = f"{'' if item is None else f'item {item}: '}outputs={pattern!r}"
     if not isinstance(error, NothingMatches):

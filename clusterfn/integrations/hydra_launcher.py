@@ -133,6 +133,8 @@ def _failed(config: Any, overrides: Sequence[str], error: BaseException) -> Any:
 
 _NODE = {
     "_target_": "hydra_plugins.clusterfn_launcher.ClusterfnLauncher",
+    # The options are plain lists and dicts, as those of a decorator.
+    "_convert_": "all",
     "max_parallel": mapping.AT_ONCE,
     **dict.fromkeys(CallOptions.__annotations__),
 }

@@ -28,23 +28,15 @@ AT_ONCE = 6
 # Each stage, each victim, and the pairs that differ most.
 # The slow one first: where both publishers die, twelve seconds of silence come before the verdict.
 CHOSEN = (
-    Plan("function", ("script", "supervisor"), "slurm"),
-    Plan("start", ("script",), "slurm"),
-    Plan("queue", ("client",), "slurm"),
-    Plan("submit", ("client",), "bare"),
-    Plan("submit", ("agent",), "slurm", 0.5),
-    Plan("submit", ("sshd",), "slurm", 0.1),
-    Plan("start", ("supervisor",), "bare"),
-    Plan("lease", ("client", "agent"), "bare"),
-    Plan("environment", ("agent", "supervisor"), "slurm"),
-    Plan("load", ("worker",), "slurm"),
-    Plan("function", ("supervisor", "client"), "bare"),
-    Plan("function", ("agent", "worker"), "bare"),
-    Plan("function", ("script",), "bare"),
-    Plan("result", ("worker", "supervisor"), "bare"),
-    Plan("supervisor", ("supervisor", "script"), "bare"),
-    Plan("published", ("script",), "slurm"),
-)
+    Plan("function", ("script", "supervisor"), "slurm"), Plan("start", ("script",), "slurm"),
+    Plan("queue", ("client",), "slurm"), Plan("submit", ("client",), "bare"),
+    Plan("submit", ("agent",), "slurm", 0.5), Plan("submit", ("sshd",), "slurm", 0.1),
+    Plan("start", ("supervisor",), "bare"), Plan("lease", ("client", "agent"), "bare"),
+    Plan("environment", ("agent", "supervisor"), "slurm"), Plan("load", ("worker",), "slurm"),
+    Plan("function", ("supervisor", "client"), "bare"), Plan("function", ("agent", "worker"), "bare"),
+    Plan("function", ("script",), "bare"), Plan("result", ("worker", "supervisor"), "bare"),
+    Plan("supervisor", ("supervisor", "script"), "bare"), Plan("published", ("script",), "slurm"),
+)  # fmt: skip
 
 
 @pytest.mark.fault("24 25 26 27")

@@ -392,7 +392,10 @@ def test_a_detached_script_is_pulled_later(ask, project, tmp_path):
     assert (project / "fetched" / "model.pt").read_text() == "helped by data"
     told = json.loads(ask("pull", job, "--only", "*.pt", "--to", "again", "--json").stdout)
     assert (told["id"], told["files"]) == (job, ["again/model.pt"])
-    assert ask("pull", job, "--only", "*.csv").returncode == 1
+    nothing = ask("pull", job, "--only", "*.csv")
+    assert nothing.returncode == 1 and f'next:  clusterfn pull {job[:4]} --only "**"' in nothing.stderr
+    some = ask("pull", job, "--only", "*.csv", "--only", "*.pt", "--to", "some")
+    assert some.stdout == "some/model.pt\n" and "left no file that matches '*.csv'" in some.stderr
 
 
 def test_a_project_is_no_home_and_not_too_large(ask, project, monkeypatch):

@@ -106,6 +106,8 @@ def test_a_wrong_option_is_named_before_anything_is_sent(here: Path, app: Path):
 
     assert done.returncode == 1
     assert "memory=4 is not an amount of memory" in done.stderr, done.stderr
+    listed = multirun(app, "lr=1", "hydra.launcher.modules=[-x]")
+    assert "modules='-x' is not possible" in listed.stderr, listed.stderr
     assert not (here / "jobs").exists()
 
 

@@ -126,10 +126,7 @@ def test_idle_jupyterlab_releases_its_gpus_and_says_so(root: Path, tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("environment", "said"),
-    [
-        ("python:{}/empty/bin/python", "has no jupyterlab, which this job needs"),
-        ("nowhere.yml", "there is no file"),
-    ],
+    [("python:{}/empty/bin/python", "has no jupyterlab, which this job needs"), ("nowhere.yml", "there is no file")],
 )
 def test_what_cannot_start_says_why(here: Path, tmp_path: Path, environment: str, said: str):
     venv.create(tmp_path / "empty")

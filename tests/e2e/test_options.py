@@ -72,6 +72,8 @@ def test_a_secret_that_is_not_set_here_is_rejected_before_anything_is_sent(hosts
     monkeypatch.delenv("HF_TOKEN", raising=False)
     before = hosts.jobs()
 
+    with pytest.raises(ConfigError, match="names a variable, which is not set in this process"):
+        cluster(host="tensor01", secrets=["hf_0123"])(variables)()  # the token in the place of its name
     with pytest.raises(ConfigError, match="HF_TOKEN, which is not set in this process"):
         cluster(host="tensor01", secrets=["HF_TOKEN"])(variables)()
 

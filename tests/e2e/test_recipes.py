@@ -22,13 +22,9 @@ EXAMPLE = re.compile(
 )
 EXAMPLES = dict(EXAMPLE.findall(PAGE.read_text(encoding="utf-8")))
 PRINTED = {
-    "scikit-learn": "True\n",
-    "dask": "7998000\n14\n",
-    "scipy": "24\n",
-    "emcee": "(2, 8, 2)\n",
-    "adaptive": "True\n",
+    "scikit-learn": "True\n", "dask": "7998000\n14\n", "scipy": "24\n", "emcee": "(2, 8, 2)\n", "adaptive": "True\n",
     "Optuna": "6\n",
-}
+}  # fmt: skip
 # What their jobs import there; Optuna stays here.
 ON_HOSTS = ("scikit-learn", "joblib", "dask", "numpy", "scipy", "emcee", "adaptive")
 

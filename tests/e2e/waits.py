@@ -39,16 +39,12 @@ class Waits:
     def installed(self) -> Iterator[None]:
         """While this lasts, trips are counted."""
         patched = [
-            (link.Link, "ask", self._send),
-            (link_stream.AnswerReader, "_answer", self._answer),
-            (link.Link, "_try_to_connect", self._reconnect),
-            (Reply, "_wait", self._wait),
-            (Reply, "substitute", self._substitute),
-            (connection, "_open", self._open),
-            (following.AgentSource, "open", self._open_attempt),
-            (job.Job, "result", self._of_job),
+            (link.Link, "ask", self._send), (link_stream.AnswerReader, "_answer", self._answer),
+            (link.Link, "_try_to_connect", self._reconnect), (Reply, "_wait", self._wait),
+            (Reply, "substitute", self._substitute), (connection, "_open", self._open),
+            (following.AgentSource, "open", self._open_attempt), (job.Job, "result", self._of_job),
             (job.Job, "exception", self._of_job),
-        ]
+        ]  # fmt: skip
         with contextlib.ExitStack() as stack:
             for owner, name, around in patched:
                 stack.enter_context(mock.patch.object(owner, name, _around(getattr(owner, name), around)))

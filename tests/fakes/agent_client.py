@@ -19,16 +19,12 @@ from tests.waiting import until
 
 # The times of an agent that tests shorten.
 _TIMES = {
-    "read again": (growing_files, "AGAIN_S"),
-    "server is away": (growing_files, "AWAY_S"),
-    "server is away at the end": (growing_files, "AWAY_AT_END_S"),
-    "job begins": (runs, "BEGINS_S"),
-    "program starts again": (starts, "AGAIN_S"),
-    "program starts at last": (starts, "PATIENCE_S"),
-    "note is renewed": (starts, "RENEW_S"),
-    "template answers": (job_template, "ANSWER_S"),
+    "read again": (growing_files, "AGAIN_S"), "server is away": (growing_files, "AWAY_S"),
+    "server is away at the end": (growing_files, "AWAY_AT_END_S"), "job begins": (runs, "BEGINS_S"),
+    "program starts again": (starts, "AGAIN_S"), "program starts at last": (starts, "PATIENCE_S"),
+    "note is renewed": (starts, "RENEW_S"), "template answers": (job_template, "ANSWER_S"),
     "template is used": (job_template, "USED_S"),
-}
+}  # fmt: skip
 
 
 def wait_for(patch: pytest.MonkeyPatch, what: str, seconds: float) -> None:

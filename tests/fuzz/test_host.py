@@ -55,15 +55,11 @@ BARE_TEXTS = [
 ]
 SMI_TEXTS = [
     b"00000000:01:00.0, 0, GPU-1, 49140, NVIDIA RTX A6000\n00000000:02:00.0, 1, GPU-2, [N/A], NVIDIA, Inc. A100\n",
-    b"00000000:01:00.0, 0, 49140, 3, 100, GPU-1, NVIDIA RTX A6000\n",
-    b"GPU-1, 812\nGPU-2, 3\n",
-    b"GPU-1, 4242, /usr/bin/python3\nGPU-2, 1, [Not Found]\n",
-    b"GPU-1, NVIDIA RTX A6000, 812, 100\n",
-    b"0, GPU-1, 49140, NVIDIA RTX A6000\n",
-    b"0, GPU-1, NVIDIA RTX A6000, 49140, 812, 100, 575.57.08, 8.6\n",
-    b"NVIDIA RTX A6000, 49140, 575.57.08, 8.6\n",
-    b"Failed to initialize NVML: Driver/library version mismatch\n",
-]
+    b"00000000:01:00.0, 0, 49140, 3, 100, GPU-1, NVIDIA RTX A6000\n", b"GPU-1, 812\nGPU-2, 3\n",
+    b"GPU-1, 4242, /usr/bin/python3\nGPU-2, 1, [Not Found]\n", b"GPU-1, NVIDIA RTX A6000, 812, 100\n",
+    b"0, GPU-1, 49140, NVIDIA RTX A6000\n", b"0, GPU-1, NVIDIA RTX A6000, 49140, 812, 100, 575.57.08, 8.6\n",
+    b"NVIDIA RTX A6000, 49140, 575.57.08, 8.6\n", b"Failed to initialize NVML: Driver/library version mismatch\n",
+]  # fmt: skip
 SPEC = {
     "format": 1, "id": JOB, "name": "train", "host": "box", "scheduler": "bare", "root": "/r", "bridge": "/r/bridge/1",
     "resources": {"cores": 2, "memory_bytes": 2**30, "gpus": 1}, "keep_days": 14.0,

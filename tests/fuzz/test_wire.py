@@ -66,18 +66,14 @@ ANSWERS: dict[str, list[Header]] = {
     "ping": [{"end": True, "ok": False, "error": {"kind": "full", "message": "m", "free": 1, "needed": 2}}],
 }
 ASK: dict[str, Callable[[HostConnection], Reply[Any]]] = {
-    "put": lambda host: host.put("/p", b"data"),
-    "have": lambda host: host.have(["/a", "/b"]),
-    "get": lambda host: host.get("/p", io.BytesIO().write),
-    "follow": lambda host: host.follow([Followed("/p", len)]),
+    "put": lambda host: host.put("/p", b"data"), "have": lambda host: host.have(["/a", "/b"]),
+    "get": lambda host: host.get("/p", io.BytesIO().write), "follow": lambda host: host.follow([Followed("/p", len)]),
     "follow until": lambda host: host.follow([], "/p", [("/q", len)]),
-    "follow still": lambda host: host.still("/p", 1.0, lambda: None),
-    "run": lambda host: host.run(["x"]),
+    "follow still": lambda host: host.still("/p", 1.0, lambda: None), "run": lambda host: host.run(["x"]),
     "spawn": lambda host: host.spawn(["x"], "/", "/log"),
     "repeat": lambda host: host.repeat(["x"], 1.0, lambda look: f"{look.rc} {look.out}"),
-    "have glob": lambda host: host.list("/p"),
-    "ping": lambda host: host.ping(),
-}
+    "have glob": lambda host: host.list("/p"), "ping": lambda host: host.ping(),
+}  # fmt: skip
 
 
 def form_of(request: Header) -> str:

@@ -60,10 +60,10 @@ def open_tunnel(job: Job[Any], host: HostState, port: int, local_port: int | Non
 def _listen(option: str, port: int | None, usual: int = 0) -> socket.socket:
     try:
         return listen_on(IP, usual if port is None else port)
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         if port is None:
             return listen_on(IP, 0)
-        problem = f"port {port} of this machine cannot be used: {error.strerror}"
+        problem = f"port {port} of this machine cannot be used: {error}"
         raise ConfigError(problem, hint=f"leave out {option}, or name another one") from error
 
 

@@ -80,11 +80,15 @@ def test_without_hosts_the_file_keeps_its_own(tmp_path, monkeypatch, capsys):
     ):
         clusterfn.configure(default_host="c")
     assert "b*" in listed(capsys)
+    with pytest.raises(ConfigError, match="this needs one host, and there are several: a, b"):
+        clusterfn.login(["a", "b"])  # type: ignore[arg-type]
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"cluster_host": "hpc"}, "configure() has no argument 'cluster_host'"),
     ({"hosts": "tensor01"}, "hosts='tensor01' is not a dict"),
+    ({"default_host": 5}, "default_host=5 is not the name of a host"),
+    ({"quiet": "false"}, "quiet='false' is neither True nor False"),
     ({"hosts": {"a": {}}}, "clusterfn.configure(): hosts.a: the key `scheduler` is missing"),
     ({"hosts": {"a": {"scheduler": "slum"}}}, 'clusterfn.configure(): hosts.a.scheduler: "slum" is not allowed'),
     ({"hosts": {"a": {"scheduler": "bare", "memory": "4GB"}}}, 'unknown key "memory"'),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn import ClusterfnError, JobGroup, MapError
+from clusterfn import ClusterfnError, ConfigError, JobGroup, MapError
 from clusterfn.calls.group import state_of_group
 from clusterfn.calls.map_display import CallProgress, result_in_words
 from clusterfn.hosts import spoken_wait
@@ -40,6 +40,9 @@ def test_waiting_has_an_end():
     assert not made.wait(0.01) and not made.done()
     with pytest.raises(concurrent.futures.TimeoutError, match="1 of 2 items have not ended"):
         made.results(timeout=0.01)
+    for wait in (made.wait, made.results, made.as_completed, lambda timeout: made.result(0, timeout)):
+        with pytest.raises(ConfigError, match="timeout='10min' is not a number of seconds"):
+            wait("10min")
 
 
 def test_none_succeeded_counts_each_cause():
@@ -173,15 +176,10 @@ def test_one_result_is_waited_for_by_itself():
 
 
 ASKED = {
-    "result": lambda made, index: made.result(index, timeout=0.01),
-    "usage": JobGroup.usage,
-    "logs": JobGroup.logs,
-    "stack": JobGroup.stack,
-    "files": JobGroup.files,
-    "download": JobGroup.download,
-    "checkpoint": JobGroup.checkpoint,
-    "label": JobGroup.label,
-}
+    "result": lambda made, index: made.result(index, timeout=0.01), "usage": JobGroup.usage, "logs": JobGroup.logs,
+    "stack": JobGroup.stack, "files": JobGroup.files, "download": JobGroup.download,
+    "checkpoint": JobGroup.checkpoint, "label": JobGroup.label,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)

@@ -121,20 +121,16 @@ def test_nothing_is_said_of_what_the_job_finds_too_or_does_not_use(project, monk
 
 SETS_ITSELF = {
     "a function of it": "LR = 0.1\ndef use():\n    global LR\n    LR = 5\nuse()\n",
-    "a later statement": "LR = 0.1\nLR += 4.9\n",
-    "a condition": "import sys\nLR = 0.1\nif sys:\n    LR = 5\n",
-    "a loop": "LR = 0.1\nfor LR in (1, 5):\n    pass\n",
-    "its globals": "LR = 0.1\nglobals()['LR'] = 5\n",
-    "an import of all": "LR = 0.1\nfrom elsewhere import *\n",
-    "an import": "LR = 0.1\nfrom elsewhere import LR\n",
+    "a later statement": "LR = 0.1\nLR += 4.9\n", "a condition": "import sys\nLR = 0.1\nif sys:\n    LR = 5\n",
+    "a loop": "LR = 0.1\nfor LR in (1, 5):\n    pass\n", "its globals": "LR = 0.1\nglobals()['LR'] = 5\n",
+    "an import of all": "LR = 0.1\nfrom elsewhere import *\n", "an import": "LR = 0.1\nfrom elsewhere import LR\n",
     "its entry in sys.modules": "import sys\nLR = 0.1\nsys.modules[__name__].LR = 5\n",
     "a module that it imports": "LR = 0.1\nimport sets_it\n",
-    "a function with a table": "LR = 0.1\nimport by_table\n",
-    "a computed value": "LR = sum([2, 3])\n",
+    "a function with a table": "LR = 0.1\nimport by_table\n", "a computed value": "LR = sum([2, 3])\n",
     "a value in a text": "'''For example:\nLR = 0.1\n'''\nLR = sum([2, 3])\n",
     "a class of that name": "LR = 0.1\nclass LR: pass\n",
     "a caller's frame": "LR = 0.1\nimport by_frame\nby_frame.use()\n",
-}
+}  # fmt: skip
 OTHERS = {
     "by_frame": "import sys\ndef use():\n    sys._getframe(1).f_globals['LR'] = 5\n",
     "elsewhere": "LR = 5\n",

@@ -259,10 +259,7 @@ class Told(WaitingJob):
 
 @pytest.mark.parametrize(
     ("status", "told"),
-    [
-        (None, ["taken", "queued", "ended"]), (0, ["taken", "ended"]),
-        (Bare("boot").queued_status, ["taken", "queued"]),
-    ],
+    [(None, ["taken", "queued", "ended"]), (0, ["taken", "ended"]), (Bare("boot").queued_status, ["taken", "queued"])],
     ids=["unknown", "ended", "queued"],
 )  # fmt: skip
 def test_a_script_whose_end_nobody_saw_is_looked_for_in_the_queue_too(status, told):

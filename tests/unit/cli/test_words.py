@@ -61,6 +61,7 @@ def test_wrong_words_are_answered_with_what_to_write(line, said, capsys):
         ("run --", "next:  clusterfn run [HOST] -- COMMAND"), ("run tensor01 -m", "clusterfn run [HOST] -m MODULE"),
         ("run tensor01 job", "for a script, its path with a slash; for a module, -m before it"),
         ("run --map lr -- ls", "write it as --map lr=1e-3,1e-4"),
+        ("run --map seed=4..0 -- ls {seed}", "--map 'seed=4..0' names no values"),
         ("run --map 'seed=0\n1\n2' -- ls {seed}", "put commas between them: --map seed=$(seq -s, 0 9), or seed=0..9"),
         ("run --map 'x=a b' -- 'ls {x} | wc'", "a shell would not read the value 'a b' of {x} as one word"),
         ("run --map lr=1 -- ls", "the command has no place {lr}"), ("run --env A -- ls", "write --env A=VALUE"),

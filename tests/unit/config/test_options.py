@@ -9,7 +9,7 @@ import pytest
 
 from clusterfn import ConfigError, cluster
 from clusterfn.config import config_file
-from clusterfn.config.options import CallOptions, Options, parse_options
+from clusterfn.config.options import CallOptions, Options, changed, parse_options
 from clusterfn.errors import did_you_mean
 from tests.programs import main
 
@@ -98,6 +98,11 @@ def test_times_in_every_spelling():
         assert option("time", value, "time_s") == seconds
 
 
+def test_an_environment_and_packages_take_each_others_place():
+    assert changed(parse_options({"packages": ["rich"]}), {"environment": "current"}).packages == ()
+    assert changed(parse_options({"environment": "current"}), {"packages": ["rich"]}).environment is None
+
+
 def test_a_time_needs_a_unit():
     for value in ("90", "1:30", "h", "", "2 weeks", "2 months", "1 hourly", "-1h", "0s", "9" * 400 + "d",
                   "9" * 400 + "-00:00:01", "00:00:00", 90, 1.5, True, timedelta(0)):  # fmt: skip
@@ -144,23 +149,18 @@ BAD = [
     ({"environment": ""}, "environment='' is not a string"),
     ({"environment": "conda"}, "environment='conda' does not name an environment"),
     ({"allow_cpu": 1}, "allow_cpu=1 is neither True nor False"),
-    ({"modules": "cuda"}, "modules='cuda' is not a list"),
-    ({"modules": ["-x"]}, "modules='-x' is not possible"),
-    ({"env": ["A=b"]}, "env=['A=b'] is not a dict"),
-    ({"env": {"A-B": "x"}}, "env='A-B' is not possible"),
+    ({"modules": "cuda"}, "modules='cuda' is not a list"), ({"modules": ["-x"]}, "modules='-x' is not possible"),
+    ({"env": ["A=b"]}, "env=['A=b'] is not a dict"), ({"env": {"A-B": "x"}}, "env='A-B' is not possible"),
     ({"env": {"A": True}}, "env['A']=True is neither a string nor a number"),
-    ({"secrets": ["A B"]}, "secrets='A B' is not possible"),
-    ({"cwd": "a\0"}, "is not a string"),
-    ({"cwd": "C:\\data"}, "is not an absolute path"),
-    ({"outputs": ["a/../../x"]}, "is outside the job's folder"),
-    ({"name": "a/b"}, "name='a/b' is not possible"),
-    ({"name": "a" * 65}, "is not possible"),
+    ({"secrets": ["A B"]}, "secrets= is not a list of names of variables"), ({"cwd": "a\0"}, "is not a string"),
+    ({"cwd": "C:\\data"}, "is not an absolute path"), ({"outputs": ["a/../../x"]}, "is outside the job's folder"),
+    ({"name": "a/b"}, "name='a/b' is not possible"), ({"name": "a" * 65}, "is not possible"),
     ({"on_interrupt": "kill"}, "on_interrupt='kill' is not possible"),
     ({"priority": 10**7}, "priority=10000000 is not a whole number from -1000000 to 1000000"),
     ({"requeue": [3]}, "requeue=[3] is neither a list of causes"),
     ({"requeue": ["timeouts"]}, "requeue= has no cause 'timeouts'; did you mean timeout?"),
     ({"requeue": {"timeout": -1}}, "requeue['timeout']=-1 is not a whole number from 0 to 1000"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("given", "says"), BAD)
@@ -208,7 +208,8 @@ ADVICE = [  # what people write, and what they are told to write instead
     ({"environment": ["numpy", "rich"]}, "is not a string", 'write packages=["numpy", "rich"]'),
     ({"environment": "setup.py"}, "does not name an", '"requirements.txt"'),
     ({"env": "OMP_NUM_THREADS=1"}, "is not a dict", 'write env={"NAME": "value"}'),
-    ({"secrets": "HF_TOKEN"}, "is not a list", "write secrets=[…], even for one"),
+    ({"secrets": {"HF_TOKEN": "hf_0"}}, "secrets= is not a list of names", 'write secrets=["HF_TOKEN"]'),
+    ({"notify": {"after": "10min"}}, "notify['command'] is not a text", '"mail -s done'),
     ({"packages": ["requirements.txt"]}, "is a file, not a package", 'write environment="requirements.txt"'),
     ({"packages": ["-r reqs/all.txt"]}, "is a file, not a package", 'write environment="reqs/all.txt"'),
     ({"partition": "short"}, "", 'write slurm={"partition": "short"}, or set it in clusterfn.yml, below `slurm:`'),

@@ -329,7 +329,7 @@ def test_the_gpu_with_most_free_memory_takes_the_model(box):
 
 @pytest.mark.parametrize("wrong", [{"gpus": -1}, {"vram_gb": -1.0}, {"cores": -1}, {"memory_gb": float("nan")}])
 def test_less_than_nothing_cannot_be_asked_for(box, wrong):
-    with pytest.raises(ConfigError, match="negative"):
+    with pytest.raises(ConfigError, match="is not a number of at least 0"):
         gpu.validate_startup_configuration(**wrong)
-    with pytest.raises(ConfigError, match="negative"):
+    with pytest.raises(ConfigError, match="is not a number of at least 0"):
         gpu.validate_vram_usage(-0.1)

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -246,6 +247,13 @@ def test_the_monitor_ends_with_its_block_and_starts_again(box):
     assert "clusterfn-gpu-monitor" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_looking_too_often_is_refused():
-    with pytest.raises(ConfigError, match=r"at least 0\.1"):
+def test_looking_too_often_is_refused_and_no_number_is_a_text():
+    with pytest.raises(ConfigError, match=r"not a number of at least 0\.1"):
         gpu.GpuMonitor(interval_s=0.01)
+    for function in (gpu.GpuMonitor, gpu.validate_vram_usage, gpu.get_recommended_batch_size, attempts):
+        with pytest.raises(ConfigError, match="='2GB' is not a number of at least"):
+            function("2GB")
+
+
+def attempts(number: Any) -> object:
+    return gpu.retry_transient(attempts=number)

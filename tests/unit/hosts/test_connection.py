@@ -171,19 +171,14 @@ def test_each_chunk_that_is_taken_is_a_move_and_a_ping_is_none(connected: Connec
 
 
 GARBAGE = {
-    "text": b"Warning: your quota is nearly used up\n" * 9,
-    "absurd header": FRAME.pack(LONGEST_HEADER + 1, 0),
-    "absurd body": FRAME.pack(9, 2**63) + b'{"id": 2}',
-    "not JSON": FRAME.pack(3, 0) + b"{x}",
-    "no UTF-8": FRAME.pack(2, 0) + b"\xff\xff",
-    "too deep": FRAME.pack(200_000, 0) + b"[" * 200_000,
-    "a list": FRAME.pack(2, 0) + b"[]",
-    "no id": pack({"end": True, "ok": True}),
-    "id of nobody": pack({"id": 12345, "end": True, "ok": True}),
-    "negative id": pack({"id": -1}),
+    "text": b"Warning: your quota is nearly used up\n" * 9, "absurd header": FRAME.pack(LONGEST_HEADER + 1, 0),
+    "absurd body": FRAME.pack(9, 2**63) + b'{"id": 2}', "not JSON": FRAME.pack(3, 0) + b"{x}",
+    "no UTF-8": FRAME.pack(2, 0) + b"\xff\xff", "too deep": FRAME.pack(200_000, 0) + b"[" * 200_000,
+    "a list": FRAME.pack(2, 0) + b"[]", "no id": pack({"end": True, "ok": True}),
+    "id of nobody": pack({"id": 12345, "end": True, "ok": True}), "negative id": pack({"id": -1}),
     "an end without a verdict": pack({"id": 2, "end": True}),
     "an error without words": pack({"id": 2, "end": True, "ok": False, "error": {"kind": "lost"}}),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)

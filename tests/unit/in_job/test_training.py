@@ -49,6 +49,8 @@ def test_a_part_that_was_not_saved_and_a_file_of_another_kind_are_named(tmp_path
     path = save_training(tmp_path / "last", step=7)
     with pytest.raises(ClusterfnError, match="has no state of counter"):
         load_training(path, counter=Counter())
+    with pytest.raises(ClusterfnError, match=r"epoch=…\) loads into an object, and this is a value: int"):
+        load_training(tmp_path / "none", epoch=3)
     path.write_text("text")
     with pytest.raises(ClusterfnError, match="is no file of save_training"):
         load_training(path)

@@ -84,24 +84,18 @@ def by_value(code):
 
 
 PATHS = [
-    (LOCK, "result" + WHY),
-    ({"model": LOCK}, "result['model']" + WHY),
-    ({1: {"a": [0, (1, LOCK)]}}, "result[1] … [1][1]" + WHY),
-    ({1, LOCK}, "result (an element)" + WHY),
-    (Holder(Holder(LOCK)), "result.lock.lock" + WHY),
-    (Slotted([LOCK]), "result.lock[0]" + WHY),
-    (Config(Config({"x": LOCK})), "result.inner.inner['x']" + WHY),
-    (Leaves(), "result.kept" + WHY),
+    (LOCK, "result" + WHY), ({"model": LOCK}, "result['model']" + WHY),
+    ({1: {"a": [0, (1, LOCK)]}}, "result[1] … [1][1]" + WHY), ({1, LOCK}, "result (an element)" + WHY),
+    (Holder(Holder(LOCK)), "result.lock.lock" + WHY), (Slotted([LOCK]), "result.lock[0]" + WHY),
+    (Config(Config({"x": LOCK})), "result.inner.inner['x']" + WHY), (Leaves(), "result.kept" + WHY),
     (closure(LOCK), "result (closure variable lock)" + WHY),
-    (by_value("def f(): return LOCK"), "result (global LOCK)" + WHY),
-    (with_default, "result (default 0)" + WHY),
-    (with_keyword_default, "result (default c)" + WHY),
-    (functools.partial(print, LOCK), "result.args[0]" + WHY),
+    (by_value("def f(): return LOCK"), "result (global LOCK)" + WHY), (with_default, "result (default 0)" + WHY),
+    (with_keyword_default, "result (default c)" + WHY), (functools.partial(print, LOCK), "result.args[0]" + WHY),
     (Holder(LOCK).__init__, "result.__self__.lock" + WHY),
     ({Refuses(): 1}, "result (key <Refuses>): pickling it raised ValueError: not me"),
     ([Refuses()], "result[0]: pickling it raised ValueError: not me"),
     ({"k" * 200: LOCK}, f"result['{'k' * 59}…]" + WHY),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("value", "path"), PATHS, ids=[path for _, path in PATHS])

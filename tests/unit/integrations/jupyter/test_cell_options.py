@@ -62,7 +62,7 @@ EVERY = {
     "resume": ("--resume 7f3a", "7f3a"),
     "keep": ("--keep", True),
     "priority": ("--priority=-5", -5),
-    "notify": ("--notify 'command=touch x' --notify after=1h", {"command": "touch x", "after": "1h"}),
+    "notify": ("--notify 'touch x'", "touch x"),
 }
 
 
