@@ -12,7 +12,7 @@ import operator
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
@@ -67,6 +67,7 @@ class GroupState:
         outputs_to: The folder on this machine in which each item gets a folder for the files of `outputs=`.
         ended_at: When the last item ended, by the monotonic clock.
         lost: Why nothing more can be received of it.
+        own: Its items, but for those of a map on several hosts that other hosts have.
     """
 
     def __init__(self, group_id: str, name: str, host: str, folder: str, count: int) -> None:
@@ -86,6 +87,7 @@ class GroupState:
         self.ended_at: float | None = None
         self.lost: ClusterfnError | None = None
         self._reason, self._silence = "", NO_SILENCE
+        self.own: Collection[int] = range(count)
         self._states = [PENDING] * count
         self._ended: dict[int, ItemOutcome] = {}
         self._order: list[int] = []
@@ -137,8 +139,7 @@ class GroupState:
         known = collections.Counter(ended.kind or ended.state.lower() for ended in self.ends())
         order = sorted(known, key=lambda kind: (kind != layout.RETURNED, kind))
         counts = ", ".join(f"{known[kind]} {kind}" for kind in order)
-        count = len(self) - len(self._ended) + sum(known.values())
-        progress = f"{sum(known.values())} of {count} ended{f': {counts}' if counts else ''}"
+        progress = f"{sum(known.values())} of {len(self.own)} ended{f': {counts}' if counts else ''}"
         return f"{self.state} ({'; '.join(filter(None, [progress, '' if self.done() else self.reason]))})"
 
     # Its items have come into their states at different times.
@@ -196,7 +197,7 @@ class GroupState:
     def ends(self) -> list[ItemOutcome]:
         """Return how those ended that have, in that order."""
         # The list is a copy, because another thread may add ends.
-        return list(self._ended.values())
+        return [ended for index, ended in list(self._ended.items()) if index in self.own]
 
     def ended(self, index: int) -> ItemOutcome | None:
         return self._ended.get(index)
@@ -254,7 +255,7 @@ class GroupState:
             if index not in self._ended:
                 self._states[index] = RUNNING
 
-    def reopen(self, indices: Sequence[int]) -> None:
+    def reopen(self, indices: Collection[int]) -> None:
         """Forget how these items ended: they are sent again."""
         again = set(indices)
         with self._changed:

@@ -295,7 +295,7 @@ def say_how(one: Prepared, group: Group, how: MapOptions) -> None:
         place = "on GPUs of its own, waiting while others have them" if gpus else "in a process of its own"
         mode = f"PARALLEL processing, each item {place}"
         if group.at_once == 1 and group.count > 1:
-            asked = f", as sequential_up_to={how.sequential_up_to} asks"
+            asked = f", as sequential_up_to={how.sequential_up_to} asks" if how.asks_for_turns(group.count) else ""
             mode = f"SEQUENTIAL processing{' to avoid GPU deadlock' if gpus and not scheduler.has_nodes else asked}"
         console.tell(f"Using {mode} ({one.job.name}: {group.count})")
 

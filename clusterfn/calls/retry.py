@@ -104,7 +104,7 @@ def _names_of_secrets(old: GroupRun, names: Sequence[str]) -> set[str]:
             job=group.id,
             hint="call map again",
         )
-    return set(names) - (by_host - set(os.environ))
+    return set(names) - (by_host - set(os.environ) - set(old.job.secrets))
 
 
 def _share_again(group: Group, count: int) -> Group:

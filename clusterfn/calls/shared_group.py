@@ -27,7 +27,7 @@ from clusterfn.calls import conclusion
 from clusterfn.calls.group import E, JobGroup, R
 from clusterfn.calls.group_state import GroupState, ItemOutcome
 from clusterfn.calls.retry import retry_items
-from clusterfn.errors import ClusterfnError, HostError, Unreachable
+from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.hosts import exit_flush, loop
 from clusterfn.hosts.rpc.link import ConnectionState
 
@@ -193,7 +193,7 @@ class Parts:
         if self.given_up:
             # All lines of an answer come together.
             best = max(by_host, key=lambda host: by_host[host])
-            if not by_host[best].is_there:
+            if _is_awaited(self.first[best]):
                 self.given_up_at = time.monotonic()
             elif time.monotonic() > self.given_up_at + _LOOK_S:
                 self._send_given_up(sorted(self.given_up), best)
@@ -243,11 +243,9 @@ class Parts:
                 self.add(retry_items(first, indices, job_id, f"from {self.owner[indices[0]].host}"))
         except (ClusterfnError, OSError) as error:
             # The user's working directory may be gone, or the connection.
-            self.given_up_at = time.monotonic()
-            if not isinstance(error, Unreachable):
-                for index in indices:
-                    self.given_up.pop(index, None)
-            # What is still given up was not sent, and the next turn tries again.
+            for index in () if _is_awaited(first) else indices:
+                self.given_up.pop(index, None)
+            # What is still given up was not sent, and is once there is a connection.
             self.lose(indices, error)
 
     def fail_gone(self) -> None:
@@ -286,6 +284,11 @@ def is_there(run: GroupRun) -> bool:
     return _link_of(run).name == "connected"
 
 
+def _is_awaited(run: GroupRun) -> bool:
+    """Whether its connection is lost, and may come back by itself or by a login."""
+    return _link_of(run).name in ("reconnecting", "waiting")
+
+
 def _is_laid_out(run: GroupRun) -> bool:
     """Whether its folder is there: a note would make it before what is being sent."""
     sent = run.queue.laid_out
@@ -303,15 +306,12 @@ class PartState(GroupState):
     def __init__(self, parts: Parts, part_id: str, host: str, folder: str, own: Sequence[int]) -> None:
         whole = parts.whole
         super().__init__(part_id, whole.name, host, folder, len(whole))
-        self.parts, self.own = parts, own
+        self.parts, self.own = parts, frozenset(own)
         self.labels, self.arguments, self.outputs_to = whole.labels, whole.arguments, whole.outputs_to
         self.on_interrupt, self.sent_here, self.has_value = whole.on_interrupt, whole.sent_here, whole.has_value
         self.asked, self.given = whole.asked, whole.given
         self._ended = dict.fromkeys(set(range(len(whole))) - set(own), ItemOutcome(RETURNED))
         parts.give_to(self)
-
-    def ends(self) -> list[ItemOutcome]:
-        return [ended for index in self.own if (ended := self.ended(index)) is not None]
 
     def with_items_again(self, indices: Sequence[int], group_id: str, folder: str) -> PartState:
         made = PartState(self.parts, group_id, self.host, folder, indices)

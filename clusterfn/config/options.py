@@ -252,7 +252,7 @@ def changed(before: Options, values: Mapping[str, object]) -> Options:
     # Only one of these two can be said.
     if "environment" in facts:
         base = base._replace(packages=())
-    if "packages" in facts:
+    if facts.get("packages"):
         base = base._replace(environment=None)
     return base._replace(**facts)
 

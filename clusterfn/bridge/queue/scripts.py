@@ -218,7 +218,9 @@ def _size_of(path: str) -> int:
         return 0
 
 
+# A process has so long, and each that follows one that was killed twice as long, up to a quarter of an hour.
 _CONCLUDES_S = 30.0
+_MOST_S = 1000.0
 # A failed job may have hundreds of others that wait for its value; only so many processes publish their ends at once.
 _AT_ONCE = 8
 _END_AGAIN_S = 5.0
@@ -234,11 +236,11 @@ class JobEndings:
         queue: Its tickets.
 
     Attributes:
-        jobs: Their jobs: the process, how long it may take, and the verdict.
+        jobs: Their jobs: the process, when it is killed, how long the next one may take, and the verdict.
     """
 
     def __init__(self, queue: "Queue") -> None:
-        self.jobs: "dict[str, tuple[subprocess.Popen[Any], float, dict[str, Any]]]" = {}
+        self.jobs: "dict[str, tuple[subprocess.Popen[Any], float, float, dict[str, Any]]]" = {}
         self._queue = queue
         self._not_before: "dict[str, float]" = {}
 
@@ -247,11 +249,11 @@ class JobEndings:
         return time.monotonic() >= self._not_before.get(job, 0.0)
 
     def end(self, job: str, folder: str, verdict: "dict[str, Any]") -> None:
-        """Publish the end of a job; not now if too many are being published."""
-        if len(self.jobs) < _AT_ONCE:
-            self._conclude(job, folder, verdict)
+        """Publish the end of a job; not now if too many are being published that nothing has held up so far."""
+        if sum(next_s == 2 * _CONCLUDES_S for _, _, next_s, _ in self.jobs.values()) < _AT_ONCE:
+            self._conclude(job, folder, verdict, _CONCLUDES_S)
 
-    def _conclude(self, job: str, folder: str, verdict: "dict[str, Any]") -> None:
+    def _conclude(self, job: str, folder: str, verdict: "dict[str, Any]", limit_s: float) -> None:
         # This import costs as much as all the rest, and few jobs end here.
         import tempfile
 
@@ -262,24 +264,25 @@ class JobEndings:
                 verdict_file.seek(0)
                 process = subprocess.Popen(argv, stdin=verdict_file, stdout=null, cwd="/", start_new_session=True)
         except OSError as error:
-            # The machine has no process or disk space left. The next turn of the spooler retries.
+            # The machine has no process or disk space left. A later turn of the spooler retries.
+            self._not_before[job] = time.monotonic() + _END_AGAIN_S
             log_line("the end of %s could not be published now: %s" % (job, error))
             return
-        self.jobs[job] = process, time.monotonic() + _CONCLUDES_S, verdict
+        self.jobs[job] = process, time.monotonic() + limit_s, 2 * limit_s, verdict
 
     def collect(self) -> None:
         """Take note of the ends that are published; kill a process that takes too long, and start another one."""
-        for job, (process, until, verdict) in list(self.jobs.items()):
-            if process.poll() is None:
-                if time.monotonic() >= until:
-                    process.kill()
+        for job, (process, until, next_s, verdict) in list(self.jobs.items()):
+            if process.poll() is None and time.monotonic() >= until:
+                process.kill()
+            if process.returncode is None or not self.may_end(job):
+                continue
+            folder = self._queue.folder_of(job)
+            if time.monotonic() >= until and process.returncode < 0 and next_s < _MOST_S:
+                # A slow disk delays this spooler as well. The job may be claimed by now, and lack nothing but its end.
+                self._conclude(job, folder, verdict, next_s)
                 continue
             del self.jobs[job]
-            folder = self._queue.folder_of(job)
-            if time.monotonic() >= until and process.returncode < 0:
-                # A slow disk delays this spooler as well. The job may be claimed by now, and lack nothing but its end.
-                self._conclude(job, folder, verdict)
-                continue
             if process.returncode not in (EXIT_RETURNED, EXIT_PUBLISHED):
                 log_line("the end of %s could not be published: look at %s" % (job, folder))
             if verdict["kind"] != DEPENDENCY or os.path.exists(os.path.join(folder, CLAIM)):

@@ -63,7 +63,7 @@ def _listen(option: str, port: int | None, usual: int = 0) -> socket.socket:
     except (OSError, OverflowError) as error:
         if port is None:
             return listen_on(IP, 0)
-        problem = f"port {port} of this machine cannot be used: {error}"
+        problem = f"port {port} of this machine cannot be used: {getattr(error, 'strerror', error)}"
         raise ConfigError(problem, hint=f"leave out {option}, or name another one") from error
 
 

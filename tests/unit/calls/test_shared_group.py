@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from types import SimpleNamespace
-from unittest.mock import Mock
 
 import pytest
 
@@ -70,23 +69,32 @@ NO_ANSWER, NO_FOLDER = Unreachable("no answer"), FileNotFoundError("the working 
 
 
 @pytest.mark.parametrize(
-    ("link", "error", "state"),
-    [("connected", NO_ANSWER, "PENDING"), ("connected", NO_FOLDER, "DIED"), ("reconnecting", NO_FOLDER, "PENDING")],
-)
-def test_what_was_given_up_waits_for_a_host_and_ends_if_it_cannot_be_sent(parts, monkeypatch, link, error, state):
+    ("link", "then", "error", "state"),
+    [
+        ("connected", "connected", NO_ANSWER, "DIED"), ("connected", "connected", NO_FOLDER, "DIED"),
+        ("connected", "reconnecting", NO_ANSWER, "PENDING"), ("closed", "closed", NO_ANSWER, "DIED"),
+        ("reconnecting", "", NO_FOLDER, "PENDING"), ("waiting", "", NO_FOLDER, "PENDING"),
+    ],
+)  # fmt: skip
+def test_what_was_given_up_waits_for_a_host_and_ends_if_it_cannot_be_sent(parts, monkeypatch, link, then, error, state):
     _, b = parts
-    moves = b.parts
+    moves, connection = b.parts, SimpleNamespace(link=SimpleNamespace(state=ConnectionState(link, 0.0)))
     for part in parts:
-        connection = SimpleNamespace(link=SimpleNamespace(state=ConnectionState(link, 0.0)))
         moves.add(SimpleNamespace(group=part, host=SimpleNamespace(is_connected=True, connection=connection)))
-    monkeypatch.setattr(shared_group, "notes", Mock(side_effect=error))
+
+    def notes(_: object) -> list[str]:
+        connection.link.state = ConnectionState(then, 0.0)
+        raise error
+
+    monkeypatch.setattr(shared_group, "notes", notes)
     b.end_item(3, GIVEN_UP)
     moves.given_up_at = float("-inf")
 
     moves.move_some()
+    moves.move_some()
 
     assert moves.whole.states[3] == state
-    assert (3 in moves.given_up) == (state == "PENDING") and moves.given_up_at > float("-inf")
+    assert (3 in moves.given_up, moves.given_up_at > float("-inf")) == (state == "PENDING",) * 2
 
 
 def test_a_host_that_is_gone_ends_what_it_had_and_what_runs_elsewhere_goes_on(parts):
