@@ -229,8 +229,7 @@ _END_AGAIN_S = 5.0
 class JobEndings:
     """The ends that are being published, each by a process of its own, `supervise.py conclude`.
 
-    It does nothing if the job has begun, and is not awaited: what the function has left in the job's folder may keep it
-    for ever.
+    It does nothing if the job has begun, and is not awaited: files in the job's folder may keep it for ever.
 
     Args:
         queue: Its tickets.
@@ -250,7 +249,8 @@ class JobEndings:
 
     def end(self, job: str, folder: str, verdict: "dict[str, Any]") -> None:
         """Publish the end of a job; not now if too many are being published that nothing has held up so far."""
-        if sum(next_s == 2 * _CONCLUDES_S for _, _, next_s, _ in self.jobs.values()) < _AT_ONCE:
+        now = time.monotonic()
+        if sum(now < until and next_s == 2 * _CONCLUDES_S for _, until, next_s, _ in self.jobs.values()) < _AT_ONCE:
             self._conclude(job, folder, verdict, _CONCLUDES_S)
 
     def _conclude(self, job: str, folder: str, verdict: "dict[str, Any]", limit_s: float) -> None:
