@@ -108,7 +108,7 @@ def test_a_host_that_is_gone_ends_what_it_had_and_what_runs_elsewhere_goes_on(pa
 
     assert list(a.parts.whole.failed) == [3] and a.parts.whole.states[1] == "PENDING"
     moved.fail(HostError("b has been gone"))
-    b.end_item(3, GIVEN_UP)
+    moved.end_item(1, GIVEN_UP)  # its host has come back
     assert not b.parts.given_up
     assert list(a.parts.whole.failed) == [1, 3] and a.parts.whole.done()
     assert a.parts.whole.ended(1).error.message == "b has been gone"
