@@ -64,13 +64,10 @@ class Sharing:
 
     def _block(self, host: str) -> str:
         lines = [
-            f"address: {self.box.alias(self.accounts[host])}",
-            f"ssh_config: {self.lab.ssh_config}",
-            "scheduler: bare",
-            "limits: {cores: 64}",
-            f"root: ~/{self.session}",
+            f"address: {self.box.alias(self.accounts[host])}", f"ssh_config: {self.lab.ssh_config}",
+            "scheduler: bare", "limits: {cores: 64}", f"root: ~/{self.session}",
             f'environment: "python:{self.lab.python(MINOR)}"',
-        ]
+        ]  # fmt: skip
         return f"  {host}:\n" + "".join(f"    {line}\n" for line in lines)
 
     def root(self, host: str) -> Path:

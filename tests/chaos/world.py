@@ -50,18 +50,15 @@ class Kind:
 
 
 HOSTS = {
-    "bare": Kind(BARE),
-    "bare-setup": Kind(BARE, (f'setup: ["sleep {LINGER_S}"]',)),
+    "bare": Kind(BARE), "bare-setup": Kind(BARE, (f'setup: ["sleep {LINGER_S}"]',)),
     "bare-stuck": Kind(BARE, ('setup: ["sleep 60"]',)),
-    "gpu": Kind(GPU, ('setup: ["export PATH=@stubs/gpu:$PATH"]',)),
-    "storm": Kind(BARE, cores=2),
-    "storm-other": Kind(GPU, cores=2, root="-other"),
-    "slurm": Kind(SLURM),
+    "gpu": Kind(GPU, ('setup: ["export PATH=@stubs/gpu:$PATH"]',)), "storm": Kind(BARE, cores=2),
+    "storm-other": Kind(GPU, cores=2, root="-other"), "slurm": Kind(SLURM),
     "storm-slurm": Kind(SLURM, ("slurm: {partition: short, no-requeue: true}",)),
     "slurm-setup": Kind(SLURM, (f'setup: ["sleep {LINGER_S}"]',)),
     "slurm-held": Kind(SLURM, ("slurm: {partition: short, hold: true}",)),
     **{name: Kind(SLURM) for name in STUBS if name != "gpu"},
-}
+}  # fmt: skip
 
 # A list of hosts that has a name, too.
 LISTS = {"storm-any": ("storm", "storm-other", "storm-slurm")}
@@ -113,14 +110,11 @@ class World:
         kind = HOSTS[name]
         slurm = kind.alias == SLURM
         lines = [
-            f"address: {kind.alias}",
-            f"ssh_config: {ssh_config}",
+            f"address: {kind.alias}", f"ssh_config: {ssh_config}",
             "scheduler: slurm" if slurm else f"scheduler: bare\n    limits: {{cores: {kind.cores}}}",
-            f"root: ~/{self.session}{kind.root}",
-            f'environment: "python:{self.lab.python(MINOR)}"',
-            "defaults: {memory: 200MB}",
-            *(line.replace("@stubs", str(self.stubs)) for line in kind.lines),
-        ]
+            f"root: ~/{self.session}{kind.root}", f'environment: "python:{self.lab.python(MINOR)}"',
+            "defaults: {memory: 200MB}", *(line.replace("@stubs", str(self.stubs)) for line in kind.lines),
+        ]  # fmt: skip
         if slurm:
             lines += ['poll_floor: "1s"']
         if slurm and not any(line.startswith("slurm:") for line in lines):

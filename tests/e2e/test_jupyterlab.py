@@ -91,13 +91,10 @@ def server(folder):
     news.parent.mkdir(parents=True)
     news.write_text('{"fetchNews": "false"}')
     environment = {
-        **os.environ,
-        "CLUSTERFN_CONFIG": str(folder / "clusterfn.yml"),
-        "JUPYTER_PATH": str(folder / "jupyter"),
-        "JUPYTERLAB_SETTINGS_DIR": str(folder / "settings"),
-        "JUPYTERLAB_WORKSPACES_DIR": str(folder / "workspaces"),
+        **os.environ, "CLUSTERFN_CONFIG": str(folder / "clusterfn.yml"), "JUPYTER_PATH": str(folder / "jupyter"),
+        "JUPYTERLAB_SETTINGS_DIR": str(folder / "settings"), "JUPYTERLAB_WORKSPACES_DIR": str(folder / "workspaces"),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }
+    }  # fmt: skip
     argv = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--expose-app-in-browser", *words]
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(argv, env=environment, stdout=log, stderr=log)

@@ -157,13 +157,10 @@ def by_forced_command(made: Any) -> None:
 
 
 WAYS = {
-    by_module: "by `module load slurm`",
-    by_wrapper: "by a login shell",
-    by_guarded_bashrc: "by an interactive login shell",
-    by_usual_folder: "in a usual folder",
-    by_variable_of_logins: "by a login shell",
-    by_forced_command: "by a login shell",
-}
+    by_module: "by `module load slurm`", by_wrapper: "by a login shell",
+    by_guarded_bashrc: "by an interactive login shell", by_usual_folder: "in a usual folder",
+    by_variable_of_logins: "by a login shell", by_forced_command: "by a login shell",
+}  # fmt: skip
 QUICK = (by_module,)
 Way = Callable[[Any], None]
 ALL = [pytest.param(way, id=way.__name__, marks=() if way in QUICK else (pytest.mark.long,)) for way in WAYS]

@@ -60,21 +60,21 @@ def outlook(root: str, spec: "dict[str, Any]") -> "dict[str, Any]":
     left = [gpu for gpu in every if gpu.uuid not in names.gpus]
     is_idle = all(gpu.used_mib is not None and gpu.used_mib < _IDLE_MIB for gpu in left)
     used = {} if is_idle else gpus.used_by_others(gpu.uuid for gpu in left)
-    free = [gpu.uuid for gpu in left if gpu.uuid not in used]
+    # A job has its own name a moment before it has those of its GPUs.
+    soon_held = max(0, sum(job.asked.gpus for job in names.running) - len(names.gpus))
+    free = [gpu.uuid for gpu in left if gpu.uuid not in used][soon_held:]
     room = MachineResources(machine.cores(), machine.memory_mb(), machine.available_mb(), free)
     # Each counts as one that is not awaited: jobs that start one after another all start soon.
     late = {ticket.job for ticket in tickets}
     of_kind, holders = functools.partial(machine.gpus_of_kind, gpus=every), names.holders(gpu.uuid for gpu in every)
-    now_ms = machine.now_ns() // 10**6
-    view = plan.QueueView(room, names, os.getuid(), of_kind, holders, used, late=late, now_ms=now_ms)
+    view = plan.QueueView(room, names, os.getuid(), of_kind, holders, used, late=late, now_ms=machine.now_ns() // 10**6)
     start_plan = plan.plan_starts(tickets, view)
     starts = _THIS in start_plan.gpus
     if starts and every:
         # The job that comes now need not ask for them again.
         keep_seen(root, every)
-    place = [ticket.job for ticket in tickets].index(_THIS)
-    others = [job for job in names.waiting if job.uid != os.getuid()]
-    return {"starts": starts, "reason": start_plan.reasons.get(_THIS, ""), "before": place + len(others)}
+    before = [ticket.job for ticket in tickets].index(_THIS) + sum(job.uid != os.getuid() for job in names.waiting)
+    return {"starts": starts, "reason": start_plan.reasons.get(_THIS, ""), "before": before}
 
 
 def _as_ticket(job: str, spec: "dict[str, Any]") -> Ticket:

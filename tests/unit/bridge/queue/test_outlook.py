@@ -1,12 +1,14 @@
 """What a machine says of a job that was not sent yet."""
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge.queue import gpu_leases, machine, outlook
+from clusterfn.bridge.queue import gpu_leases, lease_names, machine, outlook
 from clusterfn.bridge.queue.lease import Leases
+from clusterfn.bridge.supervisor import gpus
 from clusterfn.bridge.supervisor.eligible_gpus import GpuInfo
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has the queue")
@@ -55,6 +57,18 @@ def test_a_job_that_begins_during_the_question_is_counted_by_what_it_holds(tmp_p
     monkeypatch.setattr(Leases, "binders", begins)
 
     assert not outlook.outlook(str(tmp_path), asks(1, sent={"a" * 16: asks(CORES)["resources"]}))["starts"]
+
+
+def test_a_job_that_has_its_name_and_not_yet_those_of_its_gpus_has_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpus, "list_gpus", lambda *_: [GpuInfo(0, "GPU-1", "A6000", 49140, used_mib=0)])
+    resources = {**asks()["resources"], "gpus": 1, "gpu_memory_bytes": None, "gpu_type": None}
+    job = lease_names.run(os.getuid(), "a" * 16, machine.Demand(1, 0, 0))
+    held: dict[str, int] = {}
+    monkeypatch.setattr(Leases, "binders", lambda _: held)
+
+    assert outlook.outlook(str(tmp_path), asks(resources=resources))["starts"]
+    held[job] = os.getuid()
+    assert not outlook.outlook(str(tmp_path), asks(resources=resources))["starts"]
 
 
 def test_the_gpus_that_were_seen_are_for_one_job_that_comes_soon(tmp_path, monkeypatch):
