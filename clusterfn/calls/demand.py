@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from clusterfn.packing.payload import Payload
     from clusterfn.scheduler.base import Scheduler
 
+_USUAL_NAME = re.compile("[A-Z_]+")
 # Names of variables whose values are secrets.
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CRED|AUTH", re.IGNORECASE)
 
@@ -161,10 +162,11 @@ def secret_values(options: Options) -> dict[str, str]:
     """
     missing = [name for name in options.secrets if name not in os.environ]
     if missing:
-        # A token may stand in the place of its name.
-        word = missing[0] if missing[0].isupper() else "a variable"
-        message = f"secrets= names {word}, which is not set in this process"
-        raise ConfigError(message, hint=f"export {word}=…" if word.isupper() else "write names, not values")
+        word, hint = "a variable", "write names, not values"
+        # Other words may be the secret itself.
+        if _USUAL_NAME.fullmatch(missing[0]):
+            word, hint = missing[0], f"export {missing[0]}=…"
+        raise ConfigError(f"secrets= names {word}, which is not set in this process", hint=hint)
     return {name: os.environ[name] for name in options.secrets}
 
 

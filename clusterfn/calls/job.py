@@ -400,7 +400,7 @@ def _await_end(job: Job[Any], until: float | None) -> float | None:
     run = job._run
     if not job.done():
         run.hurry()
-    if not job.done() and not run.is_shown:
-        what = f"{job.id} {job.name} on {job.host} is"
-        spoken_wait.wait_for([job], lambda: f"{what} {run.status_since}; waiting for it", left_s(until))
+        if not run.is_shown:
+            what = f"{job.id} {job.name} on {job.host} is"
+            spoken_wait.wait_for([job], lambda: f"{what} {run.status_since}; waiting for it", left_s(until))
     return left_s(until)

@@ -323,6 +323,7 @@ def _fetch(job: AnyJob, patterns: list[str], to: Path) -> list[Path]:
     if not paths:
         nothing = ClusterfnError(f"no item of {job.id} has left a file", host=job.host, job=job.id)
         raise next(iter(missed.values()), nothing)
-    for pattern in missed.keys() - matched:
-        console.warn(missed[pattern].message)
+    for pattern in missed:
+        if pattern not in matched:
+            console.warn(missed[pattern].message)
     return paths

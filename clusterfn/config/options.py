@@ -231,7 +231,7 @@ def parse_options(values: Mapping[str, object]) -> Options:
 def changed(before: Options, values: Mapping[str, object]) -> Options:
     """Return the options with what these keywords say in place of what was said before.
 
-    With `gpus=0` no type and size of GPUs stays, and of `environment=` and `packages=` the other one goes.
+    With `gpus=0` no type and size of GPUs stays. `environment=` and `packages=` replace each other.
 
     Raises:
         ConfigError: As `parse_options`.

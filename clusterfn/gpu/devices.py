@@ -121,7 +121,7 @@ def reject_below(least: float, **numbers: float) -> None:
     """Reject what is less than that or no number, by its name."""
     for name, number in numbers.items():
         if not (isinstance(number, Real) and number >= least):
-            raise ConfigError(f"{name}={number!r} is not a number of at least {least}", hint=f"set {name}={least}")
+            raise ConfigError(f"{name}={number!r} is not a number of at least {least}", hint=f"give {least} or more")
 
 
 def describe(info: GpuInfo) -> Iterator[str]:

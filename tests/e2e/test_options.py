@@ -73,7 +73,7 @@ def test_a_secret_that_is_not_set_here_is_rejected_before_anything_is_sent(hosts
     before = hosts.jobs()
 
     with pytest.raises(ConfigError, match="names a variable, which is not set in this process"):
-        cluster(host="tensor01", secrets=["hf_0123"])(variables)()  # the token in the place of its name
+        cluster(host="tensor01", secrets=["AKIA0123"])(variables)()  # the secret itself
     with pytest.raises(ConfigError, match="HF_TOKEN, which is not set in this process"):
         cluster(host="tensor01", secrets=["HF_TOKEN"])(variables)()
 

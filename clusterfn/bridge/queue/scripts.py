@@ -218,9 +218,9 @@ def _size_of(path: str) -> int:
         return 0
 
 
-# A process has so long, and each that follows one that was killed twice as long, up to a quarter of an hour.
+# Each process that follows one that was killed has twice as long as that, up to a quarter of an hour.
 _CONCLUDES_S = 30.0
-_MOST_S = 1000.0
+_CONCLUDES_MOST_S = 1000.0
 # A failed job may have hundreds of others that wait for its value; only so many processes publish their ends at once.
 _AT_ONCE = 8
 _END_AGAIN_S = 5.0
@@ -278,7 +278,7 @@ class JobEndings:
             if process.returncode is None or not self.may_end(job):
                 continue
             folder = self._queue.folder_of(job)
-            if time.monotonic() >= until and process.returncode < 0 and next_s < _MOST_S:
+            if time.monotonic() >= until and process.returncode < 0 and next_s < _CONCLUDES_MOST_S:
                 # A slow disk delays this spooler as well. The job may be claimed by now, and lack nothing but its end.
                 self._conclude(job, folder, verdict, next_s)
                 continue

@@ -163,7 +163,7 @@ def test_a_map_is_measured_by_its_largest_item_and_a_function_that_never_returne
 
 
 @pytest.mark.parametrize(("kind", "option"), [("memory", 'memory="48GB"'), ("time", 'time="15min"')])
-def test_what_ran_out_of_memory_or_time_is_told_to_ask_for_more_whatever_was_measured_before(kind, option):
+def test_what_ran_out_of_memory_or_time_gets_the_advice_to_ask_for_more_whatever_was_measured_before(kind, option):
     asked = {"cores": 8, "memory_bytes": 32 * GB, "time_s": 600.0}
     died, said = job(state="DIED", kind=kind, asked=asked), f"{option}: it reached its limit"
 

@@ -98,7 +98,7 @@ def test_times_in_every_spelling():
         assert option("time", value, "time_s") == seconds
 
 
-def test_an_environment_and_packages_take_each_others_place():
+def test_an_environment_and_packages_replace_each_other():
     assert changed(parse_options({"packages": ["rich"]}), {"environment": "current"}).packages == ()
     assert changed(parse_options({"environment": "current"}), {"packages": ["rich"]}).environment is None
 
