@@ -39,7 +39,7 @@ def bare(place: Place, lab: Lab | None) -> list[Row]:
     """A call over SSH against the starts of the interpreters that it cannot do without."""
     host = "bare" if lab else "here"
     with contextlib.ExitStack() as stack:
-        calls = stack.enter_context(warm(place, *(["bare", "here"] if lab else ["here"])))
+        calls = stack.enter_context(warm(place, *(["bare", "pair", "here"] if lab else ["here"])))
         parts: dict[str, Sample] = {f"warm {name}": sample for name, sample in calls.items()}
         parts[f"fresh {host}"] = lambda: place.until_first_line(place.script("first.py", host))
         parts |= limits.interpreters(place)
@@ -49,16 +49,15 @@ def bare(place: Place, lab: Lab | None) -> list[Row]:
             stack.callback(close)
         taken = in_turns(parts, ROUNDS)
     both = taken["supervisor"] + taken["worker"]
-    rows = [
-        Row(f"start of {name}", taken[name])
-        for name in (*[part for part in taken if part.endswith("bare") and part.startswith("Python")], "agent",
-                     "supervisor", "worker")
-    ]  # fmt: skip
+    pythons = [part for part in taken if part.endswith("bare") and part.startswith("Python")]
+    rows = [Row(f"start of {name}", taken[name]) for name in (*pythons, "agent", "supervisor", "worker")]
     if lab:
-        rows += [Row(name, taken[name]) for name in ("ssh, a fresh connection, true",
-                 "python, import paramiko, connect, true")]  # fmt: skip
+        connects = ("ssh, a fresh connection, true", "python, import paramiko, connect, true")
+        rows += [Row(name, taken[name]) for name in connects]
         rows.append(Row("a line there and back, held channel of paramiko", taken["line"]))
         rows.append(Row.versus("warm call over SSH", taken["warm bare"], both, _BOTH, limit=1.5))
+        one = taken["warm bare"]
+        rows.append(Row.versus("warm call over SSH to a list of two", taken["warm pair"], one, "one host", limit=1.2))
         what = "fresh process to first result over SSH"
         rows.append(Row.versus(what, taken["fresh bare"], _all_starts(taken), _ALL, limit=1.5))
     else:

@@ -29,7 +29,7 @@ _SET_HERE = ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "PYTHONPATH")
 class Place:
     """The hosts `here`, and with the lab `bare`, `near` and `far` (through a proxy of 0 and 50 ms) and `slurm`.
 
-    `prepared` is `bare` with Apptainer in PATH, where no call is forked from a template because of that.
+    `pair` is the list of the first two. `prepared` is `bare` with Apptainer in PATH, which keeps calls from templates.
 
     Attributes:
         lab: None if there is none.
@@ -120,6 +120,7 @@ def made() -> Iterator[Place]:
                 blocks[host] = _block(name, "py36-bash", configs.get(host, lab.ssh_config), new) + _BARE
             path = f"setup: ['export PATH=\"$PATH:{apptainer.PLACE}/usr/bin\"']\n"
             blocks["prepared"] = _block(name, "py36-bash", lab.ssh_config, new) + path + _BARE
+            blocks["pair"] = "any: [bare, near]"
             blocks["slurm"] = _block(name, "slurm-bash", lab.ssh_config, new) + (
                 "scheduler: slurm\nslurm: {partition: {cpu: short}}\ndefaults: {time: 10min}\npoll_floor: 1s"
             )

@@ -160,12 +160,13 @@ def find(schedulers: "dict[str, Any]", shell: LoginShell) -> "dict[str, Any]":
     login = next((variables[0] for _, variables in reversed(ways) if variables), dict(os.environ))
     if not commands:
         names = [name for scheduler in schedulers.values() for name in scheduler["modules"]]
-        if _has_modules(login):
+        if any(name in login for name in ("MODULESHOME", "LMOD_CMD", "LMOD_PKG", "MODULEPATH")):
             for name, variables in zip([""] + names, shell.variables(len(ways) > 2, names)):
                 ways.append(("by `module load %s`" % name, [variables]))
             commands = _first_with(schedulers, ways)
     if not commands:
-        ways.append(("in a usual folder", [_with_folders(login, _usual(schedulers, shell, login))]))
+        path = os.pathsep.join([login.get("PATH", ""), *_usual(schedulers, shell, login)])
+        ways.append(("in a usual folder", [dict(login, PATH=path)]))
         commands = _first_with(schedulers, ways)
     answers = {}
     for word, (how, variables) in commands.items():
@@ -233,10 +234,6 @@ def _needed(scheduler: "dict[str, Any]", folders: "list[str]", variables: "Varia
     return extra
 
 
-def _has_modules(variables: "Variables") -> bool:
-    return any(name in variables for name in ("MODULESHOME", "LMOD_CMD", "LMOD_PKG", "MODULEPATH"))
-
-
 def _usual(schedulers: "dict[str, Any]", shell: LoginShell, login: "Variables") -> "list[str]":
     """Return folders in which sites keep such commands, and those that an alias or a function names."""
     folders = []
@@ -254,10 +251,6 @@ def _has_some(folder: str, schedulers: "dict[str, Any]") -> bool:
     """Return whether a folder of clusterfn.yml has a command of one of the schedulers."""
     path = os.path.expanduser(folder)
     return any(which(program, path) for scheduler in schedulers.values() for program in scheduler["programs"])
-
-
-def _with_folders(variables: "Variables", folders: "list[str]") -> "Variables":
-    return dict(variables, PATH=os.pathsep.join([variables.get("PATH", ""), *folders]))
 
 
 def look_for_signs(signs: "dict[str, Any]", shell: LoginShell, login: "Variables") -> "dict[str, Any]":

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -222,17 +223,25 @@ def test_an_image_that_the_node_alone_lacks_is_an_error_of_the_environment(
     assert f"{image} does not exist on the host" in str(raised.value.evidence)
 
 
-def test_a_runtime_that_prints_first_and_one_that_dies_in_a_job(
+@pytest.fixture
+def runs_in(
     hosts: Hosts, lab: Any, tmp_path: Path, gate: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runtime = gate / "enter"
-    runtime.write_text(
-        f'#!/bin/sh\necho Welcome; echo a notice >&2\n[ ! -e "{gate}/full" ] || exit 3\nshift\nexec "$@"\n'
-    )
-    runtime.chmod(0o755)
-    lines = f'setup: [\'export PATH="{lab.python(MINOR).parent}:$PATH"\']\ncontainer: [{runtime}, "{{image}}"]'
-    config = hosts.describe(lab, tmp_path / "clusterfn.yml", hosts.python, lines, ("slurm",))
-    monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
+) -> Callable[[str, str], None]:
+    """Have a host enter containers by this program of sh."""
+
+    def describe(host: str, program: str) -> None:
+        (gate / "enter").write_text(f"#!/bin/sh\n{program}")
+        (gate / "enter").chmod(0o755)
+        path = f"setup: ['export PATH=\"{lab.python(MINOR).parent}:$PATH\"']"
+        lines = f'{path}\ncontainer: [{gate / "enter"}, "{{image}}"]'
+        config = hosts.describe(lab, tmp_path / "clusterfn.yml", hosts.python, lines, (host,))
+        monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
+
+    return describe
+
+
+def test_a_runtime_that_prints_first_and_one_that_dies_in_a_job(runs_in: Callable[[str, str], None], gate: Path):
+    runs_in("slurm", f'echo Welcome; echo a notice >&2\n[ ! -e "{gate}/full" ] || exit 3\nshift\nexec "$@"\n')
     call = cluster(host="slurm", environment="container:docker://any")(double)
 
     assert call(3) == 6
@@ -243,19 +252,10 @@ def test_a_runtime_that_prints_first_and_one_that_dies_in_a_job(
     assert "a notice" in str(raised.value.evidence)
 
 
-def test_what_a_runtime_has_beside_the_program_ends_with_a_map(
-    hosts: Hosts, lab: Any, tmp_path: Path, gate: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_runtime_has_beside_the_program_ends_with_a_map(runs_in: Callable[[str, str], None], gate: Path):
     """As Apptainer has the process that mounts a `.sif`, and ends it itself unless it is killed."""
-    runtime = gate / "enter"
-    runtime.write_text(
-        f'#!/bin/sh\nshift\nsleep 600 >/dev/null 2>&1 &\necho $! >>"{gate}/beside"\n'
-        '"$@"\nstatus=$?\nkill $!\nexit $status\n'
-    )
-    runtime.chmod(0o755)
-    lines = f'setup: [\'export PATH="{lab.python(MINOR).parent}:$PATH"\']\ncontainer: [{runtime}, "{{image}}"]'
-    config = hosts.describe(lab, tmp_path / "clusterfn.yml", hosts.python, lines, ("tensor01",))
-    monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
+    beside = f'shift\nsleep 600 >/dev/null 2>&1 &\necho $! >>"{gate}/beside"\n'
+    runs_in("tensor01", beside + '"$@"\nstatus=$?\nkill $!\nexit $status\n')
 
     assert cluster(host="tensor01", environment="container:any")(double).map(range(8), max_parallel=2).results()
 

@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,12 +101,7 @@ class SlurmControls:
 
     def wait_node(self, node: str, *states: str, timeout_s: float = 150) -> str:
         """Until the node is in one of these states; the state. Raises: LabError after timeout_s."""
-        deadline = time.monotonic() + timeout_s
-        while (state := self.node_state(node)) not in states:
-            if time.monotonic() > deadline:
-                raise LabError(f"node {node} is {state!r} after {timeout_s} s, not {' or '.join(states)}")
-            time.sleep(0.2)
-        return state
+        return _wait_for(f"node {node}", lambda: self.node_state(node), states, timeout_s)
 
     def job_state(self, job_id: str) -> str:
         """PENDING, RUNNING, ... from scontrol; empty when the job is unknown."""
@@ -115,12 +110,7 @@ class SlurmControls:
 
     def wait_job(self, job_id: str, *states: str, timeout_s: float = 150) -> str:
         """Until the job is in one of these states; the state. Raises: LabError after timeout_s."""
-        deadline = time.monotonic() + timeout_s
-        while (state := self.job_state(job_id)) not in states:
-            if time.monotonic() > deadline:
-                raise LabError(f"job {job_id} is {state!r} after {timeout_s} s, not {' or '.join(states)}")
-            time.sleep(0.1)
-        return state
+        return _wait_for(f"job {job_id}", lambda: self.job_state(job_id), states, timeout_s)
 
     def heal(self, timeout_s: float = 150) -> None:
         """Every daemon runs and every node takes jobs: to be called after a test that broke something."""
@@ -298,3 +288,12 @@ class Lab:
         else:
             lines += ["    scheduler: bare", "    limits: {cores: 64}"]
         return "\n".join(lines) + "\n"
+
+
+def _wait_for(what: str, look: Callable[[], str], states: Sequence[str], timeout_s: float) -> str:
+    deadline = time.monotonic() + timeout_s
+    while (state := look()) not in states:
+        if time.monotonic() > deadline:
+            raise LabError(f"{what} is {state!r} after {timeout_s} s, not {' or '.join(states)}")
+        time.sleep(0.1)
+    return state

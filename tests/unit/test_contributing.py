@@ -16,32 +16,23 @@ ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "tests" / "fixtures" / "contributing"
 Edit = tuple[str, str, str]  # a file, a text that it has once ("" for the end), and what follows that text
 OPTION_ON_HOST: list[Edit] = [
-    (
-        "clusterfn/config/options.py",
-        "        secrets: Names of local environment variables whose values only this job gets.\n",
-        "        open_files: How many files the function may open at a time.\n",
-    ),
+    ("clusterfn/config/options.py",
+     "        secrets: Names of local environment variables whose values only this job gets.\n",
+     "        open_files: How many files the function may open at a time.\n"),
     ("clusterfn/config/options.py", "    secrets: Sequence[str] | None\n", "    open_files: int | None\n"),
     ("clusterfn/config/options.py", "    cores: int | None = None\n", "    open_files: int = 0\n"),
-    (
-        "clusterfn/config/options.py",
-        '    "cores": ("cores", checks.whole_number(1)),\n',
-        '    "open_files": ("open_files", checks.whole_number(16)),\n',
-    ),
+    ("clusterfn/config/options.py", '    "cores": ("cores", checks.whole_number(1)),\n',
+     '    "open_files": ("open_files", checks.whole_number(16)),\n'),
     ("clusterfn/config/options.py", 'PASSED_ON = ("warn_s", ', '"open_files", '),
     ("clusterfn/bridge/supervisor/spec.py", "    warn_s: float\n", "    open_files: int\n"),
-    (
-        "clusterfn/bridge/supervisor/worker_process.py",
-        '    os.umask(spec.get("umask", 0o077))\n',
-        '    if spec.get("open_files"):\n'
-        "        import resource\n\n"
-        "        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
-        '        resource.setrlimit(resource.RLIMIT_NOFILE, (spec["open_files"], hard))\n',
-    ),
+    ("clusterfn/bridge/supervisor/worker_process.py", '    os.umask(spec.get("umask", 0o077))\n',
+     '    if spec.get("open_files"):\n' "        import resource\n\n"
+     "        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+     '        resource.setrlimit(resource.RLIMIT_NOFILE, (spec["open_files"], hard))\n'),
     ("docs/reference/protocol.md", "", "`open_files` is there if the call has it.\n"),
     ("docs/reference/api.md", "| `cores` | 1 | processor cores |\n", "| `open_files` | the host's | open files |\n"),
     ("CHANGELOG.md", "", "- `open_files=` limits the open files of a call.\n"),
-]
+]  # fmt: skip
 OPEN_FILES = """
 from clusterfn import cluster
 
@@ -58,32 +49,20 @@ OUTCOME: list[Edit] = [
     ("clusterfn/bridge/layout.py", 'TIME = "time"\n', 'BUSY = "busy"  # it ended with EX_TEMPFAIL\n'),
     ("clusterfn/bridge/layout.py", "        DISK, HOST_DISK, LOST,", " BUSY,"),
     ("clusterfn/bridge/supervisor/classify_exit.py", "from ..layout import ", "BUSY, "),
-    (
-        "clusterfn/bridge/supervisor/classify_exit.py",
-        "        code = os.WEXITSTATUS(status)\n",
-        "        if code == os.EX_TEMPFAIL:\n"
-        '            return Verdict(BUSY, "the function could not run", code=code, stage=stage, hint="call later")\n',
-    ),
-    (
-        "clusterfn/errors.py",
-        "  OutOfMemory  TimeLimit  Stalled  Preempted  NodeFailed\n",
-        "            ├── TemporaryFailure\n",
-    ),
-    (
-        "clusterfn/errors.py",
-        '    """The machine that ran the job went down."""\n',
-        '\n\nclass TemporaryFailure(WorkerLost):\n    """The function could not run now."""\n',
-    ),
-    (
-        "clusterfn/calls/outcome_errors.py",
-        "    layout.TIME: errors.TimeLimit,\n",
-        "    layout.BUSY: errors.TemporaryFailure,\n",
-    ),
+    ("clusterfn/bridge/supervisor/classify_exit.py", "        code = os.WEXITSTATUS(status)\n",
+     "        if code == os.EX_TEMPFAIL:\n"
+     '            return Verdict(BUSY, "the function could not run", code=code, stage=stage, hint="call later")\n'),
+    ("clusterfn/errors.py", "  OutOfMemory  TimeLimit  Stalled  Preempted  NodeFailed\n",
+     "            ├── TemporaryFailure\n"),
+    ("clusterfn/errors.py", '    """The machine that ran the job went down."""\n',
+     '\n\nclass TemporaryFailure(WorkerLost):\n    """The function could not run now."""\n'),
+    ("clusterfn/calls/outcome_errors.py", "    layout.TIME: errors.TimeLimit,\n",
+     "    layout.BUSY: errors.TemporaryFailure,\n"),
     ("clusterfn/__init__.py", "        Stalled,\n", "        TemporaryFailure,\n"),
     ("clusterfn/__init__.py", '    "Stalled",\n', '    "TemporaryFailure",\n'),
     ("docs/reference/errors.md", "", "| `TemporaryFailure` | it ended with EX_TEMPFAIL | call later |\n"),
     ("CHANGELOG.md", "", "- A function that ends with EX_TEMPFAIL raises `TemporaryFailure`.\n"),
-]
+]  # fmt: skip
 ENDS = """
 import clusterfn, os
 
@@ -102,34 +81,22 @@ if __name__ == "__main__":
     print(*(type(error).__name__ for error in group.failed.values()))
 """
 COMMAND: list[Edit] = [
-    (
-        "clusterfn/cli/greet.py",
-        "",
-        '"""`clusterfn greet HOST`."""\n\n\ndef greet(args):\n    print("hello", args.host)\n    return 3\n',
-    ),
-    (
-        "clusterfn/cli/parser.py",
-        "    _add_jobs(commands)\n",
-        '    add_command(commands, "greet", "greet.greet", "greet a host").add_argument("host", metavar="HOST")\n',
-    ),
-    (
-        "clusterfn/cli/argument_parser.py",
-        "EXAMPLES: Mapping[str, Sequence[str]] = {\n",
-        '    "greet": ("greet tensor01",),\n',
-    ),
+    ("clusterfn/cli/greet.py", "",
+     '"""`clusterfn greet HOST`."""\n\n\ndef greet(args):\n    print("hello", args.host)\n    return 3\n'),
+    ("clusterfn/cli/parser.py", "    _add_jobs(commands)\n",
+     '    add_command(commands, "greet", "greet.greet", "greet a host").add_argument("host", metavar="HOST")\n'),
+    ("clusterfn/cli/argument_parser.py", "EXAMPLES: Mapping[str, Sequence[str]] = {\n",
+     '    "greet": ("greet tensor01",),\n'),
     ("docs/reference/cli.md", "", "\n`clusterfn greet HOST` greets.\n"),
     ("CHANGELOG.md", "", "- `clusterfn greet` greets a host.\n"),
-]
+]  # fmt: skip
 # `environment="project:~/work"` is a folder with a virtual environment in `.venv`.
 ENVIRONMENT_KIND: list[Edit] = [
-    (
-        "clusterfn/config/environment_kinds.py",
-        "ENVIRONMENT_KINDS: Mapping[str, EnvironmentKind] = {\n",
-        '    "project": EnvironmentKind("~/work", lambda folder: _in_folder(posixpath.join(folder, ".venv"))),\n',
-    ),
+    ("clusterfn/config/environment_kinds.py", "ENVIRONMENT_KINDS: Mapping[str, EnvironmentKind] = {\n",
+     '    "project": EnvironmentKind("~/work", lambda folder: _in_folder(posixpath.join(folder, ".venv"))),\n'),
     ("README.md", "| `conda:name` | a conda environment by its name |\n", "| `project:~/work` | its `.venv` |\n"),
     ("CHANGELOG.md", "", '- `environment="project:~/work"` is the virtual environment of a project.\n'),
-]
+]  # fmt: skip
 PREFIXES = """
 import json, sys
 from clusterfn import cluster
@@ -148,13 +115,10 @@ LSF_ON_HOST = (PROGRAMS / "lsf_on_host.py").read_text(encoding="utf-8")
 SCHEDULER: list[Edit] = [
     ("clusterfn/scheduler/lsf.py", "", LSF_OF_CLIENT),
     ("clusterfn/bridge/schedulers/lsf.py", "", LSF_ON_HOST),
-    (
-        "clusterfn/bridge/schedulers/registry.py",
-        "SCHEDULERS = {\n",
-        '    "lsf": Registration(on_host="lsf.LsfOnHost", client="lsf.Lsf", site="lsf.LsfSite", keys="lsf.KEYS",\n'
-        '                        job_variable="LSB_JOBID", task_variable="LSB_JOBINDEX"),\n',
-    ),
-]
+    ("clusterfn/bridge/schedulers/registry.py", "SCHEDULERS = {\n",
+     '    "lsf": Registration(on_host="lsf.LsfOnHost", client="lsf.Lsf", site="lsf.LsfSite", keys="lsf.KEYS",\n'
+     '                        job_variable="LSB_JOBID", task_variable="LSB_JOBINDEX"),\n'),
+]  # fmt: skip
 SITE = (PROGRAMS / "survey.py").read_text(encoding="utf-8")
 
 

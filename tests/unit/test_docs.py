@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import doctest
 import functools
 import importlib.util
 import json
@@ -264,6 +265,19 @@ def script(name: str) -> ModuleType:
 @pytest.mark.parametrize("picture", ["call", "speed"])
 def test_a_picture_is_what_its_script_draws(picture: str) -> None:
     assert (PICTURES / f"{picture}.svg").read_text(encoding="utf-8") == script(f"draw_{picture}").draw()
+
+
+# These need a host, a GPU, a copied library, or names that the page about them has.
+NEED_MORE = re.compile(r"api/|integrations/|gpu/|serialization/|(attach|group|job|live|files|search)\.py")
+EXAMPLES_OF_CODE = [path for path in (ROOT / "clusterfn").rglob("*.py") if ">>> " in path.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize(
+    "name", sorted(path.relative_to(ROOT).as_posix() for path in EXAMPLES_OF_CODE if not NEED_MORE.search(str(path)))
+)
+def test_the_example_of_a_docstring_shows_what_it_does(name: str) -> None:
+    module = importlib.import_module(name[:-3].removesuffix("/__init__").replace("/", "."))
+    assert doctest.testmod(module).failed == 0
 
 
 @pytest.mark.long

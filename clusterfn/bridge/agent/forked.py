@@ -26,10 +26,10 @@ _SIGNALS = ("SIGCHLD", "SIGHUP", "SIGTERM")
 _IGNORED = ("SIGPIPE", "SIGXFSZ")
 _MOST_READ = 4096
 # The package of the bridge.
-_BRIDGE = "_clusterfn"
-_MODULES = (_BRIDGE + ".bridge.supervisor.program", _BRIDGE + ".bridge.supervisor.commands")
+BRIDGE = "_clusterfn"
+_MODULES = (BRIDGE + ".bridge.supervisor.program", BRIDGE + ".bridge.supervisor.commands")
 # It loads what each job needs.
-_IN_PLACE = _BRIDGE + ".bridge.supervisor.in_place"
+_IN_PLACE = BRIDGE + ".bridge.supervisor.in_place"
 _used_bridge = ""
 
 
@@ -66,7 +66,8 @@ def detached(log: str) -> "Tuple[int, int, int]":
         raise
 
 
-def _runs_in_fork(header: "Header") -> bool:
+def runs_in_fork(header: "Header") -> bool:
+    """Whether it is `supervise.py`, and can run in a fork."""
     return bool(header.get("fork")) and header["argv"][0] == sys.executable and is_whole(header["argv"][3])
 
 
@@ -82,7 +83,7 @@ def is_whole(program: str) -> bool:
 def use_bridge(folder: str) -> None:
     """Load the modules of a bridge that was used last time as well, unless those of another one are here."""
     global _used_bridge
-    if _used_bridge == folder and _BRIDGE not in sys.modules:
+    if _used_bridge == folder and BRIDGE not in sys.modules:
         sys.path.insert(0, folder)
         try:
             for name in _MODULES:
@@ -96,7 +97,7 @@ def use_bridge(folder: str) -> None:
 
 def has_bridge(folder: str) -> bool:
     """Whether the modules of this bridge are here."""
-    return _BRIDGE in sys.modules and os.path.join(folder, _BRIDGE) in sys.modules[_BRIDGE].__path__
+    return BRIDGE in sys.modules and os.path.join(folder, BRIDGE) in sys.modules[BRIDGE].__path__
 
 
 def can_fork_jobs(folder: str) -> bool:
@@ -127,7 +128,7 @@ def supervise(argv: "List[str]", job: "Optional[ForkedJob]" = None) -> int:
 
 
 def _forget_bridge() -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] == _BRIDGE]:
+    for name in [name for name in sys.modules if name.partition(".")[0] == BRIDGE]:
         del sys.modules[name]
 
 
@@ -185,7 +186,7 @@ class ChildProgram:
         self._on_exit = on_exit
         self._on_loaded = on_loaded
         tell = self._failure_fd = -1
-        if _runs_in_fork(header):
+        if runs_in_fork(header):
             use_bridge(os.path.dirname(header["argv"][3]))
         fds = [*fds, job.keeper] if job is not None and job.keeper >= 0 else fds
         try:
@@ -252,7 +253,7 @@ def _become(
     try:
         # The fork has inherited the agent's wakeup pipe, into which its own signals must not write.
         signal.set_wakeup_fd(-1)
-        execs = job is None and not _runs_in_fork(header)
+        execs = job is None and not runs_in_fork(header)
         for name in (*_SIGNALS, *(_IGNORED if execs else ())):
             signal.signal(getattr(signal, name), signal.SIG_DFL)
         os.setsid()

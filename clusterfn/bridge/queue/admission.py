@@ -144,10 +144,7 @@ class Admission(HeldResources):
 
     def worker_fds(self) -> "list[int]":
         """Return the files that the worker must inherit to hold what the job has."""
-        return [lease.fileno() for lease in self._held_leases()]
-
-    def _held_leases(self) -> "list[Lease]":
-        return list(self.held.values()) + ([self.run] if self.run else [])
+        return [lease.fileno() for lease in (*self.held.values(), *([self.run] if self.run else []))]
 
     def confirm(self) -> None:
         """Remove the ticket of the job, which is claimed now."""

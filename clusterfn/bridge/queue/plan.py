@@ -290,7 +290,8 @@ class _Planning:
             if ticket.kind.only:
                 return
             self._name(ticket)
-            self.plan.further[ticket.job] = self._further(ticket, behind)
+            alike = sum((other.asked, other.kind) == (ticket.asked, ticket.kind) for other in behind)
+            self.plan.further[ticket.job] = min(alike, self.room.further(ticket.asked))
 
     def _with_place_in_line(self, text: str, ticket: "Ticket", before: int) -> str:
         """Add how many jobs come before it, and whose is the first and why."""
@@ -305,11 +306,6 @@ class _Planning:
         if first is not None and names.held_by(first.uid) < names.held_by(uid):
             after += ", who holds %s (you: %s)" % (_holding(names, first.uid), _holding(names, uid))
         return "%s; %s" % (text, after) if text else after
-
-    def _further(self, ticket: "Ticket", behind: "Sequence[Ticket]") -> int:
-        """Return how many further jobs like this one may start."""
-        alike = sum((other.asked, other.kind) == (ticket.asked, ticket.kind) for other in behind)
-        return min(alike, self.room.further(ticket.asked))
 
     def gpus_of(self, ticket: "Ticket") -> "Optional[list[str]]":
         """List the GPUs that a job may get; None if they are too few or unknown, which its supervisor explains."""

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from typing import Any, Iterable, Optional
 
     from ..supervisor.gpus import GpuLoad, GpuProcess
-    from .machine import Waiting
     from .tickets import Ticket
 
 _STARTS = "its turn has come"
@@ -234,22 +233,18 @@ def _waiting_for_gpus(root: str, names: lease_names.HeldNames) -> "list[dict[str
     tickets = {line["job"] for line in own}
     for place, other in enumerate(order):
         if other.asked.gpus and (other.uid != uid or other.job not in tickets):
+            asked = describe_request(other.asked.gpus, other.kind.type, other.kind.memory_mb << 20)
             line = {
                 "own": other.uid == uid,
                 "user": gpus.user_name(other.uid),
                 "job": other.job,
                 "name": None,
-                "reason": _wait_of(other),
+                "reason": "waiting for %s; what becomes free is reserved for it" % asked,
                 "asked": dict(other.asked._asdict()),
                 "since": now_s - (now_ms - other.ms) / 1000.0,
             }
             waiting.append((place, line))
     return [line for _, line in sorted(waiting, key=lambda placed: placed[0])]
-
-
-def _wait_of(other: "Waiting") -> str:
-    asked = describe_request(other.asked.gpus, other.kind.type, other.kind.memory_mb << 20)
-    return "waiting for %s; what becomes free is reserved for it" % asked
 
 
 def look_at_jobs(names: "Iterable[str]", now_s: int) -> "list[dict[str, Any]]":

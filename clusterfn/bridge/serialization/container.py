@@ -330,7 +330,8 @@ def _load_body(
     read: Read | None = None,
 ) -> Any:
     header = _parsed(line, seal(line.rpartition(b', "crc": ')[0], checksum([body]) if crc is None else crc))
-    if len(body) != header["pickle"] + _size_of_buffers(header):
+    # Blobs are elsewhere.
+    if len(body) != header["pickle"] + sum(entry["size"] for entry in header["buffers"] if not entry.get("blob")):
         raise Damaged("the header does not describe the %d bytes that follow it" % len(body))
     major, minor = header["python"]
     as_text = header.get("code") == "text" or (any_python and (major, minor) != sys.version_info[:2])
@@ -386,11 +387,6 @@ def _parsed(line: bytes, sealed: bytes | None = None) -> dict[str, Any]:
     if not _makes_sense(header):
         raise Damaged("the header lacks what belongs there, or has it of another type")
     return header
-
-
-def _size_of_buffers(header: Mapping[str, Any]) -> int:
-    """Return the bytes of the buffers that follow the pickle; blobs are elsewhere."""
-    return sum(entry["size"] for entry in header["buffers"] if not entry.get("blob"))
 
 
 def _makes_sense(header: Mapping[str, Any]) -> bool:

@@ -131,7 +131,9 @@ class _Writer:
             return self._of_numpy(kind, value)
         if package == "torch" and kind is tensors.torch.Tensor:
             return self._of_torch(value)
-        raise NotData(f"is {'the class' if issubclass(kind, type) else 'a'} {_full_name(value)}")
+        is_class = issubclass(kind, type)
+        named = value if is_class else kind
+        raise NotData(f"is {'the class' if is_class else 'a'} {named.__module__}.{named.__qualname__}")
 
     def _of_numpy(self, kind: type, value: Any) -> tuple[str, Sequence[Any]]:
         dtype = value.dtype.str
@@ -156,8 +158,3 @@ class _Writer:
             raise NotData(f"is a torch.Tensor of {dtype}")
         self.buffers.append(memory.raw() if len(memoryview(memory)) else memoryview(b""))
         return "$tensor", [dtype, *([*fact] if type(fact) is tuple else fact for fact in facts)]
-
-
-def _full_name(value: Any) -> str:
-    kind: Any = value if isinstance(value, type) else type(value)
-    return f"{kind.__module__}.{kind.__qualname__}"

@@ -96,7 +96,7 @@ def is_gpu_type(name: str, kind: str) -> bool:
     """Whether whole words of a GPU's name, one after another, are the type: "a6000" is "NVIDIA RTX A6000".
 
     Example:
-        >>> is_of("NVIDIA GeForce RTX 4090", "rtx4090"), is_of("NVIDIA RTX A1000", "a100")
+        >>> is_gpu_type("NVIDIA GeForce RTX 4090", "rtx4090"), is_gpu_type("NVIDIA RTX A1000", "a100")
         (True, False)
     """
     words = _words_of(name)

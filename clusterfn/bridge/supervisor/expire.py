@@ -27,7 +27,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
-# A shared file system may need minutes for jobs with many files.
+# A job has one of these once its script has begun.
+_BEGUN = (layout.STARTED, layout.CLAIM, layout.ATTEMPTS)
 STORED = (layout.BLOBS, layout.FILES, layout.SOURCES, layout.SHIMS, layout.BRIDGE)
 
 
@@ -86,7 +87,7 @@ def tidy(
             found.summary["waiting"].append(job.id)
             found.add(layout.JOBS, folder, False)
             needed.update(needed_by(job))
-        elif _never_started(job):
+        elif not job.scheduler.has_nodes and not any(_files_named(job, name) for name in _BEGUN):
             kept_s = min(kept_s, STARTS_S) if older_s is None else max(older_s, STARTS_S)
         keep_s = max(keep_s, kept_s) if older_s is None else older_s
         if not lives:
@@ -122,12 +123,6 @@ def _tidy_stored(found: CleanupReport, root: str, kept: "set[str]", unused_since
             goes = not is_kept and is_due(date, 0.0, unused_since)
             found.add(kind, path, goes, unused_since)
             found.summary["recent"] += not (goes or is_kept) and is_due(date, 0.0, old_since)
-
-
-def _never_started(job: JobFolder) -> bool:
-    """Whether no script of a job without a scheduler has begun."""
-    begun = (layout.STARTED, layout.CLAIM, layout.ATTEMPTS)
-    return not job.scheduler.has_nodes and not any(_files_named(job, name) for name in begun)
 
 
 class LivingJobs:

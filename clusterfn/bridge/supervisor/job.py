@@ -289,15 +289,12 @@ class JobFolder(DescribedJob):
         return self.scheduler.node_name()
 
 
-def is_job_id(name: str) -> bool:
-    return len(name) == _ID_LENGTH and _ID_DIGITS.issuperset(name)
-
-
 def job_folders(root: str) -> "list[str]":
     """The folders of all jobs below a root, and not what an upload or a removal left half done."""
     folder = os.path.join(root, layout.JOBS)
     names = os.listdir(folder) if os.path.isdir(folder) else []
-    return [os.path.join(folder, name) for name in sorted(names) if is_job_id(name)]
+    ids = [name for name in sorted(names) if len(name) == _ID_LENGTH and _ID_DIGITS.issuperset(name)]
+    return [os.path.join(folder, name) for name in ids]
 
 
 def each_folder(home: str) -> "list[str]":

@@ -1,5 +1,6 @@
 """What a machine says of a job that was not sent yet."""
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -35,6 +36,25 @@ def test_a_job_starts_where_there_is_room_and_waits_behind_those_that_were_just_
 
     assert not waits["starts"] and waits["before"] == 1
     assert waits["reason"] == "waiting for 1 free core; 1 job before it"
+
+
+def test_the_agent_answers_itself_what_takes_no_longer_than_a_fork(tmp_path, nobody):
+    root, one, gpu = str(tmp_path), asks()["resources"], dict(asks()["resources"], gpus=1)
+
+    def said(**facts):
+        return outlook.answer_at_once(root, json.dumps(asks(**facts)).encode())
+
+    assert json.loads(said(cores=CORES, sent={"a" * 16: one})) == outlook.outlook(
+        root, asks(CORES, sent={"a" * 16: one})
+    )
+    # nvidia-smi takes long, and so do many jobs.
+    assert said(resources=gpu) is said(sent={"a" * 16: gpu}) is said(sent={f"{n:016x}": one for n in range(21)}) is None
+    (queue := Path(machine.folder(root), "queue")).mkdir(parents=True)
+    for count in (20, 21):
+        for number in range(count):
+            (queue / f"{number:016x}").touch()
+        # No supervisor has written these, so who reads them removes them.
+        assert (said() is None) == (count == 21)
 
 
 def test_a_job_that_has_begun_is_not_counted_twice(tmp_path, nobody):
