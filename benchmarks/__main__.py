@@ -57,6 +57,7 @@ def _sections(place: Place, name: str) -> dict[str, Callable[[], list[Row] | str
     }
     if lab:
         found["latency"]["Round trips, 50 ms each"] = lambda: calls.round_trips(place)
+        found["latency"]["A map on several hosts"] = lambda: calls.shared_map(place)
         found["latency"]["SLURM"] = lambda: calls.slurm(place, lab)
         found["containers"]["Containers"] = lambda: calls.containers(place)
         found["round-trips"]["Round trips"] = lambda: round_trips.table(lab)

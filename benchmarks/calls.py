@@ -200,6 +200,17 @@ def _at_once(asked: Asked, calls: int) -> Sample:
     return lambda: float(asked.ask(str(calls))) / calls
 
 
+def shared_map(place: Place) -> list[Row]:
+    """400 items on two machines, of which one needs twice as long for each, against the best that they could do."""
+    asked = Asked(place, place.script("maps.py", "pair"))
+    try:
+        taken = in_turns({"map": lambda: float(asked.ask())}, 3)["map"]
+    finally:
+        asked.close()
+    best = Series((400 / (4 / 0.2 + 4 / 0.4),))
+    return [Row.versus("map of 400 items on two hosts, one half as fast", taken, best, "the ideal", limit=1.2)]
+
+
 def at_once(place: Place, lab: Lab | None) -> list[Row]:
     """Twenty calls together: what each costs, against one alone and against the interpreters' own work."""
     asked = Asked(place, place.script("many.py", "bare" if lab else "here"))

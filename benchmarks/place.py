@@ -29,7 +29,8 @@ _SET_HERE = ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "PYTHONPATH")
 class Place:
     """The hosts `here`, and with the lab `bare`, `near` and `far` (through a proxy of 0 and 50 ms) and `slurm`.
 
-    `pair` is the list of the first two. `prepared` is `bare` with Apptainer in PATH, which keeps calls from templates.
+    `pair` is `bare` and one on which items take twice as long. `prepared` is `bare` with Apptainer in PATH,
+    where no call is forked from a template because of that.
 
     Attributes:
         lab: None if there is none.
@@ -120,7 +121,10 @@ def made() -> Iterator[Place]:
                 blocks[host] = _block(name, "py36-bash", configs.get(host, lab.ssh_config), new) + _BARE
             path = f"setup: ['export PATH=\"$PATH:{apptainer.PLACE}/usr/bin\"']\n"
             blocks["prepared"] = _block(name, "py36-bash", lab.ssh_config, new) + path + _BARE
-            blocks["pair"] = "any: [bare, near]"
+            blocks["slower"] = (
+                _block(f"{name}/slower", "py36-bash", lab.ssh_config, new) + _BARE + "\nenv: {SLOWER: '2'}"
+            )
+            blocks["pair"] = "any: [bare, slower]"
             blocks["slurm"] = _block(name, "slurm-bash", lab.ssh_config, new) + (
                 "scheduler: slurm\nslurm: {partition: {cpu: short}}\ndefaults: {time: 10min}\npoll_floor: 1s"
             )
