@@ -113,23 +113,30 @@ def test_forks_of_the_agent_load_one_bridge_once_and_take_no_other_for_it(here: 
     assert b"can't open file" in here.run([here.facts.python, "-I", "-S", one], forks=True).result(WAIT_S).err
 
 
-OUTLOOK = "answer_at_once = lambda root, question: {'known': question, '': None}[root]\n"
+OUTLOOK = "starts_now = lambda root, question: {'known': question, '': None}[root]\n"
 
 
 def test_the_agent_says_itself_when_a_job_could_start_if_it_can(here: Any, tmp_path: Path) -> None:
-    path = telling_bridge(tmp_path / "one", tmp_path / "loads")
+    one, other = (telling_bridge(tmp_path / name, tmp_path / "loads") for name in ("one", "other"))
     (queue := tmp_path / "one" / "_clusterfn" / "bridge" / "queue").mkdir()
     (queue / "__init__.py").touch()
     (queue / "outlook.py").write_text(OUTLOOK)
     with (queue.parent / "supervisor" / "commands.py").open("a") as file:
         file.write("from ..queue import outlook\n")
 
-    asked = (["outlook", "known"],) * 3 + (["outlook", ""], ["outlook", "damaged"], ["list", "known"])
-    argv = [here.facts.python, "-I", "-S", path]
-    said = [here.run([*argv, *words], stdin=b"itself\n", forks=True).result(WAIT_S)[::2] for words in asked]
+    def said(command: str, root: str, path: str = one, forks: bool = True) -> str:
+        argv = [here.facts.python, "-I", "-S", path, command, root]
+        done = here.run(argv, stdin=b"itself", forks=forks).result(WAIT_S)
+        assert (done.rc, done.signal, done.err) == (0, None, b"")
+        return str(done.out.decode().strip())
 
     # The bridge is here from its second use on; without an answer, and for all else, there is a fork as before.
-    assert said == [(0, name) for name in (b"one\n", b"one\n", b"itself\n", b"one\n", b"one\n", b"one\n")]
+    assert [said("outlook", "known") for _ in range(3)] == ["one", "one", "itself"]
+    assert {said("outlook", ""), said("outlook", "damaged"), said("list", "known")} == {"one"}
+    assert (said("outlook", "known", other), said("outlook", "known", forks=False)) == ("other", "")
+    assert said("outlook", "known") == "itself"
+    (tmp_path / "one" / "supervise.py").write_bytes(bytes(20))
+    assert said("outlook", "known") == ""
 
 
 def test_a_fork_whose_agent_was_killed_is_no_second_agent(

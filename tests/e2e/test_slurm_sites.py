@@ -159,27 +159,14 @@ ROWS: Mapping[str, Row] = {
     "select/linear with memory": Row({"SelectType": "select/linear", "SelectTypeParameters": "CR_Memory"}),
     "select/cons_res": Row({"SelectType": "select/cons_res", "SelectTypeParameters": "CR_CPU_Memory"}),
     "CR_Socket_Memory": Row({"SelectTypeParameters": "CR_Socket_Memory"}),
-    "one task on each core": Row(
-        {"SelectTypeParameters": "CR_Core_Memory,CR_ONE_TASK_PER_CORE"},
-        more={"nodes": {"s1": "CPUs=8 SocketsPerBoard=1 CoresPerSocket=4 ThreadsPerCore=2 RealMemory=8000"}},
-    ),
+    "one task on each core": Row({"SelectTypeParameters": "CR_Core_Memory,CR_ONE_TASK_PER_CORE"},
+        more={"nodes": {"s1": "CPUs=8 SocketsPerBoard=1 CoresPerSocket=4 ThreadsPerCore=2 RealMemory=8000"}}),
     "memory is given out, and no node has any": Row(
-        more={"nodes": {"s1": "CPUs=8"}}, says=["Unsatisfiable", "`slurm: {mem: null}`"]
-    ),
-    "no memory is tracked, and a map": Row(
-        {"SelectTypeParameters": "CR_Core"},
-        more={"nodes": {"s1": "CPUs=8"}},
-        lines=["slurm: {mem: null}"],
-        body=MAP,
-        says=["values [0, 2, 4, 6, 8, 10]"],
-    ),
-    "no memory is tracked, and the host says so": Row(
-        {"SelectTypeParameters": "CR_Core"},
-        "cores=1, memory='8GB'",
-        more={"nodes": {"s1": "CPUs=8"}},
-        lines=["slurm: {mem: null}"],
-        hides=["track"],
-    ),
+        more={"nodes": {"s1": "CPUs=8"}}, says=["Unsatisfiable", "`slurm: {mem: null}`"]),
+    "no memory is tracked, and a map": Row({"SelectTypeParameters": "CR_Core"}, more={"nodes": {"s1": "CPUs=8"}},
+        lines=["slurm: {mem: null}"], body=MAP, says=["values [0, 2, 4, 6, 8, 10]"]),
+    "no memory is tracked, and the host says so": Row({"SelectTypeParameters": "CR_Core"}, "cores=1, memory='8GB'",
+        more={"nodes": {"s1": "CPUs=8"}}, lines=["slurm: {mem: null}"], hides=["track"]),
     "nodes with less memory than a call asks for without memory=": Row(
         more={"nodes": {"s1": "CPUs=8 RealMemory=2000"}},
         says=["Unsatisfiable", "a call without memory= asks for 4GB", "defaults: {memory"],
@@ -187,37 +174,27 @@ ROWS: Mapping[str, Row] = {
     "DefMemPerCPU": Row({"DefMemPerCPU": 100}, lines=["slurm: {mem: null}"]),
     "MaxMemPerCPU": Row({"MaxMemPerCPU": 1000}),
     "MaxMemPerNode": Row(
-        {"MaxMemPerNode": 2000}, says=["Unsatisfiable", "MaxMemPerLimit", "more memory than this site"]
-    ),
+        {"MaxMemPerNode": 2000}, says=["Unsatisfiable", "MaxMemPerLimit", "more memory than this site"]),
     # how many
     "MaxArraySize of 3": Row({"MaxArraySize": 3}, body=MAP, says=["values [0, 2, 4, 6, 8, 10]"]),
-    "max_array_tasks of 4": Row(
-        {"MaxArraySize": 1000, "SchedulerParameters": _parameters("max_array_tasks=4")},
-        body=MAP,
-        says=["values [0, 2, 4, 6, 8, 10]"],
-    ),
+    "max_array_tasks of 4": Row({"MaxArraySize": 1000, "SchedulerParameters": _parameters("max_array_tasks=4")},
+        body=MAP, says=["values [0, 2, 4, 6, 8, 10]"]),
     "no arrays": Row({"MaxArraySize": 0}, body=MAP, says=["ConfigError", "has no job arrays"]),
     "large job numbers": Row({"FirstJobId": 60_000_000, "MaxJobId": 60_000_100}),
     # how long
     "a partition holds jobs that are too long": Row(
-        {"EnforcePartLimits": "NO"}, "cores=1, time='61min'", says=["Unsatisfiable", "PartitionTimeLimit"]
-    ),
+        {"EnforcePartLimits": "NO"}, "cores=1, time='61min'", says=["Unsatisfiable", "PartitionTimeLimit"]),
     "a partition holds jobs that are too long, to the minute": Row(
-        {"EnforcePartLimits": "NO"}, "cores=1, time='60min'"
-    ),
+        {"EnforcePartLimits": "NO"}, "cores=1, time='60min'"),
     "a partition refuses jobs that are too long": Row(
-        {"EnforcePartLimits": "ANY"}, "cores=1, time='61min'", says=["Unsatisfiable", "Requested time limit is invalid"]
-    ),
+        {"EnforcePartLimits": "ANY"}, "cores=1, time='61min'", says=["Unsatisfiable", "Requested time limit is inva"]),
     "DefaultTime": Row(more={"partitions": [_MAIN + " DefaultTime=1"]}),
     "OverTimeLimit": Row({"OverTimeLimit": 1}, "cores=1, time='1min'"),
     # plugins
     "a plugin wants a time, and a call has one": Row({"JobSubmitPlugins": "require_timelimit"}, "cores=1, time='5min'"),
-    "job_submit.lua tells something": Row(
-        {"JobSubmitPlugins": "lua"},
-        body=f"{VALUE}\n{VALUE}",
+    "job_submit.lua tells something": Row({"JobSubmitPlugins": "lua"}, body=f"{VALUE}\n{VALUE}",
         more={"files": {"job_submit.lua": _LUA.format('slurm.log_user("scratch is full") return slurm.SUCCESS')}},
-        says=["value 42", "SLURM says: scratch is full"],
-    ),
+        says=["value 42", "SLURM says: scratch is full"]),
     "every command complains of the configuration": Row(
         body=_CHAIN,
         more={
@@ -228,17 +205,12 @@ ROWS: Mapping[str, Row] = {
         hides=["unreachable", "SLURM says", "ignored"],
     ),
     "a wrapper of sbatch speaks, leaves --parsable out, and fails when the job is submitted": Row(
-        more={"env": {"PATH": "{folder}/bin:{path}"}, "files": {"bin/sbatch": _WRAPPER}}, hides=["refused"]
-    ),
-    "job_submit.lua refuses": Row(
-        {"JobSubmitPlugins": "lua"},
+        more={"env": {"PATH": "{folder}/bin:{path}"}, "files": {"bin/sbatch": _WRAPPER}}, hides=["refused"]),
+    "job_submit.lua refuses": Row({"JobSubmitPlugins": "lua"},
         more={"files": {"job_submit.lua": _LUA.format('slurm.log_user("read the wiki") return slurm.ERROR')}},
-        says=["SubmitError", "read the wiki", "the rules of the site"],
-    ),
-    "job_submit/all_partitions": Row(
-        {"JobSubmitPlugins": "all_partitions"},
-        more={"partitions": ["PartitionName=a Nodes=s1", "PartitionName=b Nodes=s2"]},
-    ),
+        says=["SubmitError", "read the wiki", "the rules of the site"]),
+    "job_submit/all_partitions": Row({"JobSubmitPlugins": "all_partitions"},
+        more={"partitions": ["PartitionName=a Nodes=s1", "PartitionName=b Nodes=s2"]}),
     "cli_filter/lua": Row(
         {"CliFilterPlugins": "lua"},
         more={
@@ -253,43 +225,29 @@ function slurm_cli_post_submit(offset, job, step) return slurm.SUCCESS end
     ),
     "priority/multifactor": Row({"PriorityType": "priority/multifactor"}),
     "topology/tree": Row(
-        {"TopologyPlugin": "topology/tree"}, more={"files": {"topology.conf": "SwitchName=top Nodes=s[1-2]\n"}}
-    ),
+        {"TopologyPlugin": "topology/tree"}, more={"files": {"topology.conf": "SwitchName=top Nodes=s[1-2]\n"}}),
     # partitions
-    "no default partition": Row(
-        more={"partitions": ["PartitionName=main Nodes=ALL"]},
-        says=["Unsatisfiable", "this site has no default partition"],
-    ),
+    "no default partition": Row(more={"partitions": ["PartitionName=main Nodes=ALL"]},
+        says=["Unsatisfiable", "this site has no default partition"]),
     "no default partition, and the host names one": Row(
-        more={"partitions": ["PartitionName=main Nodes=ALL"]}, lines=["slurm: {partition: main}"]
-    ),
+        more={"partitions": ["PartitionName=main Nodes=ALL"]}, lines=["slurm: {partition: main}"]),
     "a hidden partition": Row(more={"partitions": [_MAIN + " Hidden=YES"]}),
     "a partition of at least two nodes": Row(more={"partitions": [_MAIN + " MinNodes=2"]}),
-    "a partition of at most one node": Row(
-        {"EnforcePartLimits": "ALL"},
-        "cores=1, nodes=2",
-        more={"partitions": [_MAIN + " MaxNodes=1"]},
-        says=["Unsatisfiable", "fewer `nodes=`"],
-    ),
+    "a partition of at most one node": Row({"EnforcePartLimits": "ALL"}, "cores=1, nodes=2",
+        more={"partitions": [_MAIN + " MaxNodes=1"]}, says=["Unsatisfiable", "fewer `nodes=`"]),
     "OverSubscribe=EXCLUSIVE": Row(more={"partitions": [_MAIN + " OverSubscribe=EXCLUSIVE"]}),
     "OverSubscribe=FORCE": Row(more={"partitions": [_MAIN + " OverSubscribe=FORCE:4"]}),
     "ExclusiveUser": Row(more={"partitions": [_MAIN + " ExclusiveUser=YES"]}),
-    "MaxCPUsPerNode": Row(
-        {"EnforcePartLimits": "ALL"},
-        "cores=4",
-        more={"partitions": [_MAIN + " MaxCPUsPerNode=2"]},
-        says=["Unsatisfiable"],
-    ),
+    "MaxCPUsPerNode": Row({"EnforcePartLimits": "ALL"}, "cores=4", more={"partitions": [_MAIN + " MaxCPUsPerNode=2"]},
+        says=["Unsatisfiable"]),
     "a partition for others": Row(more={"partitions": [_MAIN + " AllowGroups=root"]}, says=["root"]),
     # resources with names
     "a licence": Row({"Licenses": "matlab:1"}, "cores=1, slurm={'licenses': 'matlab'}"),
     "an unknown licence": Row(
-        {"Licenses": "matlab:1"}, "cores=1, slurm={'licenses': 'x'}", says=["Unsatisfiable", "scontrol show licenses"]
-    ),
+        {"Licenses": "matlab:1"}, "cores=1, slurm={'licenses': 'x'}", says=["Unsatisfiable", "scontrol show licenses"]),
     "a feature": Row(
         more={"nodes": {"s1": f"{_SHAPE} RealMemory=8000", "s2": f"{_SHAPE} RealMemory=8000 Features=zen3"}},
-        lines=["slurm: {constraint: zen3}"],
-    ),
+        lines=["slurm: {constraint: zen3}"]),
     "an unknown feature": Row(lines=["slurm: {constraint: zen3}"], says=["Unsatisfiable", "sinfo -o '%N %f'"]),
     "no GPUs": Row({"GresTypes": None}, "gpus=1", says=["Unsatisfiable", "gpu"]),
     # scheduling
@@ -304,61 +262,32 @@ function slurm_cli_post_submit(offset, job, step) return slurm.SUCCESS end
     "exit codes that hold": Row({"RequeueExitHold": "1-255"}, body=_FAILS, says=["ZeroDivisionError"]),
     # around a job
     "PrologFlags=Alloc": Row(
-        {"Prolog": "{folder}/p", "PrologFlags": "Alloc"}, more={"files": {"p": "#!/bin/sh\nsleep 1\n"}}
-    ),
-    "a task prolog that prints": Row(
-        {"TaskProlog": "{folder}/p"},
-        more={"files": {"p": "#!/bin/sh\necho print hello\necho export PYTHONPATH=/nowhere\n"}},
-    ),
+        {"Prolog": "{folder}/p", "PrologFlags": "Alloc"}, more={"files": {"p": "#!/bin/sh\nsleep 1\n"}}),
+    "a task prolog that prints": Row({"TaskProlog": "{folder}/p"},
+        more={"files": {"p": "#!/bin/sh\necho print hello\necho export PYTHONPATH=/nowhere\n"}}),
     "an epilog that hangs": Row({"Epilog": "{folder}/p"}, more={"files": {"p": "#!/bin/sh\nsleep 60\n"}}),
-    "a prolog that fails": Row(
-        {"Prolog": "{folder}/p"},
-        more={"files": {"p": "#!/bin/sh\nexit 1\n"}},
-        says=["NodeFailed", "the site's prolog failed on the node s1"],
-    ),
+    "a prolog that fails": Row({"Prolog": "{folder}/p"}, more={"files": {"p": "#!/bin/sh\nexit 1\n"}},
+        says=["NodeFailed", "the site's prolog failed on the node s1"]),
     "UsePAM": Row({"UsePAM": 1}),
     "KillWait and UnkillableStepTimeout": Row(
-        {"KillWait": 1, "UnkillableStepTimeout": 5}, body=_STOPPED, says=["stopped on request"]
-    ),
+        {"KillWait": 1, "UnkillableStepTimeout": 5}, body=_STOPPED, says=["stopped on request"]),
     "PrivateData": Row({"PrivateData": "jobs,nodes,partitions,reservations,usage,users"}),
-    "limits of the login are passed on": Row(
-        {"PropagateResourceLimits": "ALL"},
-        body=_CPU_LIMIT,
-        more={"env": {"PATH": "{folder}/bin:{path}"}, "files": {"bin/python3": _LIMITED}},
-        says=["(-1, -1)"],
-    ),
+    "limits of the login are passed on": Row({"PropagateResourceLimits": "ALL"}, body=_CPU_LIMIT,
+        more={"env": {"PATH": "{folder}/bin:{path}"}, "files": {"bin/python3": _LIMITED}}, says=["(-1, -1)"]),
     "three time zones": Row(
-        more={"env": {"TZ": "Asia/Tokyo"}, "daemons_env": {"TZ": "America/New_York"}}, env={"TZ": "Pacific/Auckland"}
-    ),
+        more={"env": {"TZ": "Asia/Tokyo"}, "daemons_env": {"TZ": "America/New_York"}}, env={"TZ": "Pacific/Auckland"}),
     "clusters without a database": Row(
-        lines=["slurm: {clusters: site}"], says=["SubmitError", "change or remove `slurm: clusters:`"]
-    ),
-    "a health check that drains the nodes": Row(
-        {"HealthCheckProgram": "{folder}/p", "HealthCheckInterval": 1},
-        body=_WAITS,
-        says=["Nodes required for job are DOWN, DRAINED"],
-        meanwhile=_drained,
-        more={"nodes": 1, "files": {"p": _UNHEALTHY}, "takes_jobs": False},
-    ),
-    "preemption requeues": Row(
-        {"PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE"},
-        body=_PREEMPTED,
-        more=_TIERS,
-        says=["42 value 8"],
-    ),
-    "preemption cancels": Row(
-        {"PreemptType": "preempt/partition_prio", "PreemptMode": "CANCEL"},
-        body=_PREEMPTED,
-        more=_TIERS,
-        says=["42 Preempted the scheduler took the resources back"],
-    ),
-    "preemption suspends": Row(
-        {"PreemptType": "preempt/partition_prio", "PreemptMode": "SUSPEND,GANG"},
-        body=_PREEMPTED,
-        more=_TIERS,
-        says=["42 value 8"],
-    ),
-}
+        lines=["slurm: {clusters: site}"], says=["SubmitError", "change or remove `slurm: clusters:`"]),
+    "a health check that drains the nodes": Row({"HealthCheckProgram": "{folder}/p", "HealthCheckInterval": 1},
+        body=_WAITS, says=["Nodes required for job are DOWN, DRAINED"], meanwhile=_drained,
+        more={"nodes": 1, "files": {"p": _UNHEALTHY}, "takes_jobs": False}),
+    "preemption requeues": Row({"PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE"}, body=_PREEMPTED,
+        more=_TIERS, says=["42 value 8"]),
+    "preemption cancels": Row({"PreemptType": "preempt/partition_prio", "PreemptMode": "CANCEL"}, body=_PREEMPTED,
+        more=_TIERS, says=["42 Preempted the scheduler took the resources back"]),
+    "preemption suspends": Row({"PreemptType": "preempt/partition_prio", "PreemptMode": "SUSPEND,GANG"},
+        body=_PREEMPTED, more=_TIERS, says=["42 value 8"]),
+}  # fmt: skip
 
 
 @contextmanager

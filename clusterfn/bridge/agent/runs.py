@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 def _outlook(header: "Header", question: bytes) -> "Optional[bytes]":
     """Answer `supervise.py outlook` in this process, as a call waits for it; None if a fork must, which is slower."""
     argv = header["argv"]
-    if not (runs_in_fork(header) and argv[4:5] == ["outlook"] and has_bridge(os.path.dirname(argv[3]))):
+    if argv[4:5] != ["outlook"] or not (runs_in_fork(header) and has_bridge(os.path.dirname(argv[3]))):
         return None
     try:
-        said: "Optional[bytes]" = sys.modules[BRIDGE + ".bridge.queue.outlook"].answer_at_once(argv[5], question)
+        said: "Optional[bytes]" = sys.modules[BRIDGE + ".bridge.queue.outlook"].starts_now(argv[5], question)
     except Exception:  # noqa: BLE001 - whatever is wrong with it, its fork says so
         return None
     return said

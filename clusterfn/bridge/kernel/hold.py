@@ -241,11 +241,7 @@ class KernelHolder(FarEnd):
             self._end_after(RESTART_S, "the kernel was not started again")
         else:
             how = how_it_ended(kernel.status or 0)
-            self._stream.say(ended="died", how=how, lines=self._last_words())
+            attempt = os.environ.get(TAG, "").rpartition("/")[2]
+            stderr = publish.last_bytes(os.path.join(self._job, ATTEMPTS, attempt, STDERR), _TAIL_BYTES)
+            self._stream.say(ended="died", how=how, lines=masked(last_lines(stderr), self._secrets))
             self._end_after(RESTART_AFTER_DEATH_S, "%s died (%s) and was not started again" % (kernel.title, how))
-
-    def _last_words(self) -> "List[str]":
-        """Return the last lines of the attempt's stderr."""
-        attempt = os.environ.get(TAG, "").rpartition("/")[2]
-        stderr = publish.last_bytes(os.path.join(self._job, ATTEMPTS, attempt, STDERR), _TAIL_BYTES)
-        return masked(last_lines(stderr), self._secrets)

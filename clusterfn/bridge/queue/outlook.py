@@ -3,11 +3,10 @@
 `supervise.py outlook ROOT` reads from stdin what spec.json would say of the job: `resources`, `limits`, `scheduler` and
 `priority`. `sent` has `resources` of jobs, by id, that its client has just sent. It prints a JSON object: `starts`,
 `reason` if it would wait, and `before`, how many jobs would come before it. It changes nothing, and decides by the same
-plan as the queue. The agent answers itself what takes no longer than a fork of it would.
+plan as the queue. That a job can start now is said by the agent itself, where that takes less than a fork of it.
 """
 
 import functools
-import itertools
 import json
 import os
 import sys
@@ -28,29 +27,33 @@ if TYPE_CHECKING:
 _THIS = "this"
 # Less than this is used of a GPU on which no process computes, so nvidia-smi need not be asked for processes.
 _IDLE_MIB = 16
-# With more jobs, the agent would serve nobody else for too long.
-_FEW = 20
+_FEW_NAMES = 100
 
 
 def print_outlook(root: str) -> int:
     """Print when the job of which stdin says what it asks for could start."""
-    sys.stdout.write(json.dumps(portable(outlook(root, json.loads(sys.stdin.buffer.read().decode())))) + "\n")
+    spec = json.loads(sys.stdin.buffer.read().decode())
+    sys.stdout.write(json.dumps(portable(outlook(root, spec))) + "\n")
     return 0
 
 
-def answer_at_once(root: str, question: bytes) -> "Optional[bytes]":
-    """Return what `print_outlook` prints; None if nvidia-smi must be asked, or many jobs are looked at."""
+def starts_now(root: str, question: bytes) -> "Optional[bytes]":
+    """Return what `print_outlook` prints if a job without GPUs can start and none waits here; else None.
+
+    This reads no files of jobs and asks no program or server, as the agent serves nobody else meanwhile.
+    """
     spec = json.loads(question.decode())
-    names = itertools.islice(Queue(root).each_name(), _FEW + 1)
-    found = None if max(len(list(names)), len(spec["sent"])) > _FEW else outlook(root, spec, asks=False)
-    return None if found is None else json.dumps(portable(found)).encode()
+    ticket, held = _as_ticket(_THIS, spec), Leases().binders()
+    if spec["sent"] or len(held) > _FEW_NAMES or next(Queue(root).each_name(), None) is not None:
+        return None
+    names = lease_names.HeldNames(held, machine.now_s())
+    there = MachineResources(machine.cores(), machine.memory_mb(), machine.available_mb(), ())
+    lacks = machine.RemainingResources(there, names.running, os.getuid(), ticket.limits).lacks(ticket.asked)
+    return None if names.waiting or lacks else json.dumps({"starts": True, "reason": "", "before": 0}).encode()
 
 
-def outlook(root: str, spec: "dict[str, Any]", asks: bool = True) -> "Optional[dict[str, Any]]":
+def outlook(root: str, spec: "dict[str, Any]") -> "dict[str, Any]":
     """Return when a job with this spec could start if it came now.
-
-    Args:
-        asks: Whether nvidia-smi may be asked; without it, the answer is None if that must be.
 
     Raises:
         AttemptEnded: nvidia-smi fails.
@@ -69,10 +72,7 @@ def outlook(root: str, spec: "dict[str, Any]", asks: bool = True) -> "Optional[d
         # It holds nothing and has no ticket yet, as its script has not come so far.
         tickets.append(_as_ticket(job, dict(spec, resources=spec["sent"][job])))
     tickets = sorted(tickets + [_as_ticket(_THIS, spec)])
-    need_gpus = any(ticket.asked.gpus for ticket in tickets)
-    if need_gpus and not asks:
-        return None
-    every = gpus.list_gpus("memory.used") if need_gpus else []
+    every = gpus.list_gpus("memory.used") if any(ticket.asked.gpus for ticket in tickets) else []
     left = [gpu for gpu in every if gpu.uuid not in names.gpus]
     is_idle = all(gpu.used_mib is not None and gpu.used_mib < _IDLE_MIB for gpu in left)
     used = {} if is_idle else gpus.used_by_others(gpu.uuid for gpu in left)

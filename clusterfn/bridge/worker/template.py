@@ -50,10 +50,7 @@ def await_order(argv: list[str]) -> list[str] | None:
     if is_shared and not given:
         trouble = trouble or "a script that is its interpreter removes variables, or there are too many"
     report, control = map(int, argv[-2:])
-    # Only those of modules that were loaded before this package. Each fork would free a list in the caller's frame, and
-    # copy the page of each name.
-    loaded = itertools.takewhile(lambda name: name != __name__.partition(".")[0], list(sys.modules))
-    _generators.extend(fork_rules.generators_of(loaded))
+    _note_generators()
     orders = open_orders(control)
     if is_shared or trouble:
         _send(report if is_shared else control, trouble=trouble)
@@ -67,6 +64,13 @@ def await_order(argv: list[str]) -> list[str] | None:
         supervisor = orders
         os.close(report)
     return None if supervisor is None else keeper.keep_workers(supervisor, given)
+
+
+def _note_generators() -> None:
+    # Only those of modules that were loaded before this package. Each fork would free a list in the caller's frame, and
+    # copy the page of each name.
+    loaded = itertools.takewhile(lambda name: name != __name__.partition(".")[0], list(sys.modules))
+    _generators.extend(fork_rules.generators_of(loaded))
 
 
 def reseed() -> None:

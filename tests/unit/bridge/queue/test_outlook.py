@@ -38,23 +38,32 @@ def test_a_job_starts_where_there_is_room_and_waits_behind_those_that_were_just_
     assert waits["reason"] == "waiting for 1 free core; 1 job before it"
 
 
-def test_the_agent_answers_itself_what_takes_no_longer_than_a_fork(tmp_path, nobody):
-    root, one, gpu = str(tmp_path), asks()["resources"], dict(asks()["resources"], gpus=1)
+def test_the_agent_says_itself_only_that_a_job_can_start_where_no_other_counts(tmp_path, monkeypatch):
+    held: dict[str, int] = {}
+    monkeypatch.setattr(Leases, "binders", lambda _: dict(held))
 
-    def said(**facts):
-        return outlook.answer_at_once(root, json.dumps(asks(**facts)).encode())
+    def starts(**facts):
+        answer = outlook.starts_now(str(tmp_path), json.dumps(asks(**facts)).encode())
+        assert answer is None or json.loads(answer) == outlook.outlook(str(tmp_path), asks(**facts))
+        return answer is not None
 
-    assert json.loads(said(cores=CORES, sent={"a" * 16: one})) == outlook.outlook(
-        root, asks(CORES, sent={"a" * 16: one})
-    )
-    # nvidia-smi takes long, and so do many jobs.
-    assert said(resources=gpu) is said(sent={"a" * 16: gpu}) is said(sent={f"{n:016x}": one for n in range(21)}) is None
-    (queue := Path(machine.folder(root), "queue")).mkdir(parents=True)
-    for count in (20, 21):
-        for number in range(count):
-            (queue / f"{number:016x}").touch()
-        # No supervisor has written these, so who reads them removes them.
-        assert (said() is None) == (count == 21)
+    one = asks()["resources"]
+    assert starts(cores=CORES) and not starts(cores=CORES + 1)
+    assert not starts(resources=dict(one, gpus=1)) and not starts(sent={"a" * 16: one})
+    other = os.getuid() + 1
+    waits = machine.Waiting(1, other, "b" * 16, machine.Demand(0, 1, 0), machine.ANY, 0)
+    for name in (lease_names.run(other, "b" * 16, machine.Demand(0, CORES, 0)),
+                 lease_names.wait(waits, machine.now_s() + 9)):  # fmt: skip
+        held[name] = other
+        assert not starts()
+        held.clear()
+    held.update((lease_names.gpu(f"GPU-{number}"), other) for number in range(101))
+    assert not starts()
+    held.popitem()
+    assert starts()
+    (queue := Path(machine.folder(str(tmp_path)), "queue")).mkdir(parents=True)
+    (queue / ("c" * 16)).touch()
+    assert not starts() and list(queue.iterdir()), "who reads a ticket that is none removes it"
 
 
 def test_a_job_that_has_begun_is_not_counted_twice(tmp_path, nobody):
