@@ -24,7 +24,7 @@ def _outlook(header: "Header", question: bytes) -> "Optional[bytes]":
         return None
     try:
         said: "Optional[bytes]" = sys.modules[BRIDGE + ".bridge.queue.outlook"].starts_now(argv[5], question)
-    except Exception:  # noqa: BLE001 - whatever is wrong with it, its fork says so
+    except (LookupError, AttributeError, OSError, TypeError, ValueError):  # its fork says what is wrong
         return None
     return said
 

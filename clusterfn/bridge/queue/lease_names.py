@@ -97,9 +97,9 @@ class HeldNames:
         held: "dict[int, int]" = {}
         placed = []
         for job in self.waiting:
-            has = held.setdefault(job.uid, self.held_by(job.uid))
+            has = held[job.uid] if job.uid in held else self.held_by(job.uid)
             placed.append(((has, job.ms, job.uid), job))
-            held[job.uid] += weight(job.asked)
+            held[job.uid] = has + weight(job.asked)
         return sorted(placed)
 
     def holders(self, gpus: "Iterable[str]") -> "dict[str, int]":
