@@ -89,6 +89,7 @@ class Box:
         self.apart = bench.apart or Apart(os.getpid())
         self.name = f"{os.getpid()}{time.monotonic_ns()}"
         self._file = folder / "state.json"
+        self.marks = contextlib.ExitStack()  # also for a test that fails
         python_program(folder / "nvidia-smi", self._program())
         self.path = f"{folder}:{os.environ['PATH']}"
         self.say()
@@ -147,7 +148,9 @@ class Box:
             held.listen()
             return held
 
-        return self.apart.inside(hold)
+        held = self.apart.inside(hold)
+        self.marks.callback(held.close)
+        return held
 
     def listed(self, job: str) -> tuple[str, str]:
         """The state of a job, and what the list of jobs says of it; the list starts a spooler that is missing."""

@@ -39,8 +39,10 @@ def as_root() -> None:
 
 
 @pytest.fixture
-def box(bench: Bench, tmp_path: Path) -> Box:
+def box(bench: Bench, tmp_path: Path) -> Iterator[Box]:
     """A machine with two cards."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    return Box(folder, bench)
+    made = Box(folder, bench)
+    with made.marks:
+        yield made
