@@ -116,7 +116,7 @@ def test_forks_of_the_agent_load_one_bridge_once_and_take_no_other_for_it(here: 
 OUTLOOK = "starts_now = lambda root, question: {'known': question, '': None}[root]\n"
 
 
-def test_the_agent_says_itself_when_a_job_could_start_if_it_can(here: Any, tmp_path: Path) -> None:
+def test_the_agent_answers_outlook_without_a_fork_if_it_can(here: Any, tmp_path: Path) -> None:
     one, other = (telling_bridge(tmp_path / name, tmp_path / "loads") for name in ("one", "other"))
     (queue := tmp_path / "one" / "_clusterfn" / "bridge" / "queue").mkdir()
     (queue / "__init__.py").touch()

@@ -187,7 +187,8 @@ ROWS: Mapping[str, Row] = {
     "a partition holds jobs that are too long, to the minute": Row(
         {"EnforcePartLimits": "NO"}, "cores=1, time='60min'"),
     "a partition refuses jobs that are too long": Row(
-        {"EnforcePartLimits": "ANY"}, "cores=1, time='61min'", says=["Unsatisfiable", "Requested time limit is inva"]),
+        {"EnforcePartLimits": "ANY"}, "cores=1, time='61min'",
+        says=["Unsatisfiable", "Requested time limit is invalid"]),
     "DefaultTime": Row(more={"partitions": [_MAIN + " DefaultTime=1"]}),
     "OverTimeLimit": Row({"OverTimeLimit": 1}, "cores=1, time='1min'"),
     # plugins

@@ -268,16 +268,14 @@ def test_a_picture_is_what_its_script_draws(picture: str) -> None:
 
 
 WITH_EXAMPLES = [path for path in (ROOT / "clusterfn").rglob("*.py") if ">>> " in path.read_text(encoding="utf-8")]
+WITHIN = sorted(path.relative_to(ROOT).as_posix() for path in WITH_EXAMPLES)
 # These need a host, a GPU, a copied library, or names that the page about them has.
 NEED_MORE = re.compile(r"/(api|integrations|gpu|serialization)/|/calls/(attach|group|job)\.py|/(live|files|search)\.py")
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in sorted(WITH_EXAMPLES) if not NEED_MORE.search(path.relative_to(ROOT).as_posix())]
-)
-def test_the_example_of_a_docstring_shows_what_it_does(path: Path) -> None:
-    name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-    ran = doctest.testmod(importlib.import_module(name))
+@pytest.mark.parametrize("name", [name for name in WITHIN if not NEED_MORE.search(name)])
+def test_the_example_of_a_docstring_shows_what_it_does(name: str) -> None:
+    ran = doctest.testmod(importlib.import_module(name[:-3].replace("/", ".").removesuffix(".__init__")))
     assert ran.attempted and not ran.failed
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from .frames import Header
 
 
-def _outlook(header: "Header", question: bytes) -> "Optional[bytes]":
-    """Answer `supervise.py outlook` in this process, as a call waits for it; None if a fork must, which is slower."""
+def _answer_outlook(header: "Header", question: bytes) -> "Optional[bytes]":
+    """Answer `supervise.py outlook` without a fork, because a call waits for it; return None if only a fork can."""
     argv = header["argv"]
     if argv[4:5] != ["outlook"] or not (runs_in_fork(header) and has_bridge(os.path.dirname(argv[3]))):
         return None
@@ -70,7 +70,7 @@ class RunHandler(StartHandler):
     program: "Optional[Program]" = None
 
     def start(self) -> None:
-        answer = _outlook(self.header, self.body)
+        answer = _answer_outlook(self.header, self.body)
         if answer is None:
             super().start()
         else:

@@ -3,7 +3,7 @@
 `supervise.py outlook ROOT` reads from stdin what spec.json would say of the job: `resources`, `limits`, `scheduler` and
 `priority`. `sent` has `resources` of jobs, by id, that its client has just sent. It prints a JSON object: `starts`,
 `reason` if it would wait, and `before`, how many jobs would come before it. It changes nothing, and decides by the same
-plan as the queue. That a job can start now is said by the agent itself, where that takes less than a fork of it.
+plan as the queue. The agent says itself that a job can start now, if that takes less time than a fork.
 """
 
 import functools
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _THIS = "this"
 # Less than this is used of a GPU on which no process computes, so nvidia-smi need not be asked for processes.
 _IDLE_MIB = 16
-_FEW_NAMES = 100
+_FEW_NAMES = 100  # to read more of them takes longer than a fork
 
 
 def print_outlook(root: str) -> int:
@@ -40,7 +40,7 @@ def print_outlook(root: str) -> int:
 def starts_now(root: str, question: bytes) -> "Optional[bytes]":
     """Return what `print_outlook` prints if a job without GPUs can start and none waits here; else None.
 
-    This reads no files of jobs and asks no program or server, as the agent serves nobody else meanwhile.
+    The agent answers no other request meanwhile, so this reads no files of jobs, and asks no program or server.
     """
     spec = json.loads(question.decode())
     ticket, held = _as_ticket(_THIS, spec), Leases().binders()

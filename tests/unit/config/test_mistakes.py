@@ -62,7 +62,8 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
     ("scheduler: bare\ndefaults: {time: 1:30}", "4:22", '"1:30" is not a duration', '"02:00:00"'),
     ("scheduler: bare\ndefaults: {gpu: 1}", "4:16", 'unknown key "gpu"', "the key is `gpus:`"),
     ("scheduler: bare\ndefaults: [1]", "4:15", "expected keys, found a list", "key: value"),
-    ("scheduler: bare\nenvironment: 'uv:a'\ndefaults: {environment: b}", "5:29", "environment is set twice", "line 4"),
+    ("scheduler: bare\nenvironment: 'conda:a'\ndefaults: {environment: b}", "5:29",
+     "the environment is set twice", "line 4"),
     (f"scheduler: bare\nkeep: {'9' * 400}d", "4:11", "is not a duration", '"14d"'),
     ("scheduler: bare\nlimits: {cards: 4}", "4:14", 'unknown key "cards"', "cores, gpus, jobs, memory"),
     ("scheduler: bare\nlimits: {jobs: 0}", "4:20", "not a whole number of at least 1", ""),
@@ -96,7 +97,8 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
     ("scheduler: grid_engine\ngrid_engine: {queue: 'a b'}", "4:26", '"a b" cannot name anything', "one word"),
     ("scheduler: grid_engine\ngrid_engine: {q: x}", "4:19", 'unknown key "q"', None),
     ("scheduler: grid_engine\ngrid_engine: {resources: {h_rt: 1}}", "4:31", "clusterfn sets `-l h_rt` itself", "time="),
-    ("scheduler: grid_engine\ngrid_engine: {resources: {a: 'x,y=1'}}", "4:34", "not the value of", "one word"),
+    ("scheduler: grid_engine\ngrid_engine: {resources: {a: 'x,y=1'}}", "4:34",
+     "not the value of a resource", "one word"),
     ("scheduler: slurm\ndefaults: {gpu_memory: 24}", "4:28", '"24" is not an amount of memory', '"16GB"'),
     ("scheduler: bare\nscheduler_path: /x", "4:21", "this key needs `scheduler: slurm` or `scheduler:", "remove"),
     ("scheduler: bare\nscheduler_path: /opt/slurm/bin", "4:21", "not bare", "set `scheduler: slurm` or `schedul"),
@@ -115,7 +117,8 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
     ("scheduler: slurm\nslurm: {-p: x}", "4:13", '"-p" is not an option of sbatch', "long name"),
     ("scheduler: slurm\nslurm: {signal: USR1@60}", "4:13", "needs `--signal` for itself", "use `warn_before=`"),
     ("scheduler: slurm\nslurm: {output: x}", "4:13", "clusterfn needs `--output` for itself", "remove"),
-    ("scheduler: slurm\nslurm: {mem: 4G}", "4:18", "sets `--mem` itself", "`memory=` or `defaults:`; null leaves the"),
+    ("scheduler: slurm\nslurm: {mem: 4G}", "4:18", "clusterfn sets `--mem` itself",
+     "use `memory=` or `defaults:`; null leaves the option out"),
     ("scheduler: slurm\nslurm: {nodes: 2}", "4:20", "nothing would run on any node but the first", "in @cluster"),
     ("scheduler: slurm\nslurm: {nodes: 1-4}", "4:20", "nothing would run on any node but the first", "`nodes: 1`"),
     ("scheduler: slurm\nslurm: {account: [a]}", "4:22", "expected a string, found a list", None),
@@ -162,7 +165,7 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
     ("scheduler: bare\nenvironment: /e/python3", "4:18", "is not a kind", 'write `environment: "python:/e/python3"`'),
     ("scheduler: bare\nenvironment: ~/v/", "4:18", "is not a kind", 'write `environment: "python:~/v/bin/python"`'),
     ("scheduler: bare\ndefaults: {environment: ml}", "4:29", "is not a kind", '"conda:ml"'),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("keys", "place", "says", "hint"), BAD)

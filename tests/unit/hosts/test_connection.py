@@ -57,7 +57,7 @@ def test_where_no_login_can_be_held_a_refused_one_ends_every_wait(connected: Con
 
 
 def note_pauses(monkeypatch: pytest.MonkeyPatch, takes_s: float) -> list[int]:
-    """How many pauses came before each of this test's host; a connection that another test has left pauses as ever."""
+    """Note the number of each pause of this test's connection; one that another test has left pauses as usual."""
     waits: list[int] = []
     usual = link.pause_s
 
