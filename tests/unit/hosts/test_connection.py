@@ -56,23 +56,9 @@ def test_where_no_login_can_be_held_a_refused_one_ends_every_wait(connected: Con
     assert (len(transport.commands), connection.link.usable()) == (2, False)
 
 
-def note_pauses(monkeypatch: pytest.MonkeyPatch, takes_s: float) -> list[int]:
-    """Note the number of each pause of this test's connection; one that another test has left pauses as usual."""
-    waits: list[int] = []
-    usual = link.pause_s
-
-    def pause(before: int) -> float:
-        if not threading.current_thread().name.endswith(f"-{HOST.name}"):
-            return usual(before)
-        waits.append(before)
-        return takes_s
-
-    monkeypatch.setattr(link, "pause_s", pause)
-    return waits
-
-
 def test_a_login_that_is_held_and_does_not_help_is_tried_after_growing_pauses(connected, logged_in, monkeypatch):
-    waits = note_pauses(monkeypatch, 0.001)
+    waits: list[int] = []
+    monkeypatch.setattr(link, "pause_s", lambda waited: waits.append(waited) or 0.001)
     logged_in.set()
     connection, _, _ = refused(connected, AuthenticationError("the held connection is stale", host="lab8"))
     states: list[ConnectionState] = []
@@ -376,7 +362,8 @@ def test_a_host_keeps_no_watch_of_a_connection_that_has_ended(monkeypatch):
 
 def test_streams_that_break_at_once_are_made_after_pauses(connected: Connected, monkeypatch):
     monkeypatch.setattr(link, "SOON_S", 600.0)  # however busy the machine is
-    waits = note_pauses(monkeypatch, 0.0)
+    waits: list[int] = []
+    monkeypatch.setattr(link, "pause_s", lambda pauses: waits.append(pauses) or 0.0)
     connection, transport = connected(lambda request, body: [] if len(waits) == 5 else transport.drop() or [])  # type: ignore[func-returns-value]
 
     connection.run(["a program that kills the agent"])
