@@ -95,8 +95,8 @@ class Link:
         self._pid = os.getpid()
         self._needs_you: AuthenticationError | None = None
         self._threads = [
-            threading.Thread(target=work, name=f"clusterfn-{name}-{host.name}", daemon=True)
-            for name, work in (("read", self._read), ("write", self._write))
+            threading.Thread(target=self._run, args=(work,), name=f"clusterfn-{name}-{host.name}", daemon=True)
+            for name, work in (("read", self._read), ("write", self._sender.run))
         ]
         for thread in self._threads:
             thread.start()
@@ -219,35 +219,30 @@ class Link:
         if self._needs_you is not None and not self._is_held():
             raise self._needs_you.with_traceback(None)
 
-    # The method below runs in the writer thread.
-
-    def _write(self) -> None:
-        self._answers.threads.add(threading.get_ident())
-        try:
-            self._sender.run()
-        except BaseException as error:  # noqa: BLE001 - the thread's outermost frame: waiting callers must get the error
-            self._die(error)
+    def _run(self, work: Callable[[], None]) -> None:
+        """Be one of the two threads, and none at its end: a later thread may get its identifier, and waits as usual."""
+        with self._answers.no_wait_here():
+            try:
+                work()
+            except BaseException as error:  # noqa: BLE001 - the outermost frame: waiting callers must get the error
+                self._die(error)
 
     # The methods below run in the reader thread.
 
     def _read(self) -> None:
-        self._answers.threads.add(threading.get_ident())
         # Both count streams in a row.
         brief = garbled = 0
-        try:
-            while self.line.over is None:
-                opened, began = self.line.opened, time.monotonic()
-                broken = self._answers.serve(opened)
-                cause = broken.message if broken else opened.stream.cause() or "the host no longer answered"
-                self.line.lose(opened)
-                brief = brief + 1 if time.monotonic() - began < SOON_S else 0
-                garbled = min(garbled, brief) + 1 if broken else 0
-                if broken and garbled >= GARBLED:
-                    self._die(broken)
-                if self.line.over is None:
-                    self._connect_again(cause, max(0, brief - 1))
-        except BaseException as error:  # noqa: BLE001 - the outermost frame: waiting callers must get the error
-            self._die(error)
+        while self.line.over is None:
+            opened, began = self.line.opened, time.monotonic()
+            broken = self._answers.serve(opened)
+            cause = broken.message if broken else opened.stream.cause() or "the host no longer answered"
+            self.line.lose(opened)
+            brief = brief + 1 if time.monotonic() - began < SOON_S else 0
+            garbled = min(garbled, brief) + 1 if broken else 0
+            if broken and garbled >= GARBLED:
+                self._die(broken)
+            if self.line.over is None:
+                self._connect_again(cause, max(0, brief - 1))
 
     def _connect_again(self, cause: str, waits: int) -> None:
         """Wait for a request, then retry until connected, refused for good, or closed.

@@ -390,6 +390,27 @@ def test_a_callback_that_waits_for_its_own_connection_gets_an_error(connected: C
     connection.ping().result(WAIT_S)
 
 
+def test_a_later_thread_with_the_identifier_of_one_that_has_ended_may_wait_for_answers(connected: Connected):
+    connection, _ = connected(answering)
+    ended = {thread.ident for thread in threading.enumerate() if thread.name.endswith("-lab8")}
+    connection.close()
+    connection.link.join_until(time.monotonic() + WAIT_S)
+    seen: dict[int, bool] = {}
+    together = threading.Barrier(30)  # or each would get the identifier of the one before it
+
+    def look() -> None:
+        seen[threading.get_ident()] = connection.link.answers_here()
+        together.wait(WAIT_S)
+
+    later = [threading.Thread(target=look) for _ in range(together.parties)]
+    for thread in later:
+        thread.start()
+    for thread in later:
+        thread.join()
+    assert ended & seen.keys()
+    assert not any(seen.values())
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_gets_an_error_though_a_lock_was_held_and_for_open_requests(connected: Connected):
     connection, _ = connected(lambda request, body: answering(request, body) if is_ping(request) else ())
