@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import clusterfn
+from clusterfn.hosts import connection
 from tests.faults.fault_table import PROPERTY, fault_table
 
 if TYPE_CHECKING:
@@ -200,6 +201,9 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, _numbered_folders: Iterat
         monkeypatch.setenv(f"XDG_{kind.upper()}_HOME", str(folder / kind))
     monkeypatch.setenv("CLUSTERFN_RUNTIME", _runtime)
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(folder / "config" / "clusterfn" / "config.yml"))
+    # Those to hosts that ended with earlier tests would try to reach them, and use what this test replaces.
+    for opened in [each for each in list(connection._opened) if each.link.state.name != "connected"]:
+        opened.close()
     # A program runs one script; tests in one process run several.
     monkeypatch.setattr("clusterfn.config.config_file.running_file", None)
     monkeypatch.setattr("clusterfn.hosts.transports.prompts.person", lambda: None)  # the tester is not asked for codes

@@ -268,8 +268,8 @@ def _distrust(host: HostState, fields: Mapping[str, Any]) -> None:
         host.bridge.distrust()
     elif fields["kind"] in (layout.PAYLOAD_BROKEN, layout.ENVIRONMENT):
         host.contents.distrust()
-        # The environment was chosen for other GPUs than the job has.
-        if fields.get("stage") == layout.GPU_STAGE:
+        # The environment was chosen for other GPUs than the job has, or has changed since.
+        if fields["kind"] == layout.ENVIRONMENT:
             host.environments.forget()
 
 

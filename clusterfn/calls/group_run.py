@@ -174,8 +174,10 @@ class GroupRun(GroupOnHost):
         if kind == layout.UNSATISFIABLE:
             # Unless some items have ended, other elements could not run either.
             self._before = max(self._before, 0)
-        if kind == layout.ENVIRONMENT and published.get("stage") == "start":
-            self._bridge_is_damaged = True
+        if kind == layout.ENVIRONMENT:
+            self._bridge_is_damaged |= published.get("stage") == "start"
+            # The next call looks at it again.
+            self.host.environments.forget()
         if kind == layout.HOST_DISK:
             self._no_room = HostDiskFull(published.get("message") or "the disk of the host is full")
 

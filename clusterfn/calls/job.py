@@ -251,9 +251,6 @@ class Job(concurrent.futures.Future[R], JobArgument, NotebookDisplay):
             RuntimeError: This is a forked child of the process that submitted it, which receives nothing of the job.
             Exception: What the function raised, or one of `clusterfn.errors`.
         """
-        if os.getpid() != self._pid and not self.done():
-            how = f"clusterfn.attach({self.id!r}).result()"
-            raise RuntimeError(f"job {self.id} was submitted by another process: {how}")
         until = deadline_of(timeout)
         most = None if max_result is None else parse_memory(max_result, "max_result")
         try:
@@ -399,6 +396,9 @@ def _await_end(job: Job[Any], until: float | None) -> float | None:
     """Wait as a Future does, and say what for unless a display shows that; return how many seconds are left."""
     run = job._run
     if not job.done():
+        if os.getpid() != job._pid:
+            how = f"clusterfn.attach({job.id!r}).result()"
+            raise RuntimeError(f"job {job.id} was submitted by another process: {how}")
         run.hurry()
         if not run.is_shown:
             what = f"{job.id} {job.name} on {job.host} is"

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import functools
 import logging
+import os
 import threading
 import time
 import weakref
@@ -26,6 +27,9 @@ _SECOND_INTERRUPT_S = 3
 STALLED_S = 60.0
 _LOOK_S = 0.2
 open_jobs: weakref.WeakSet[JobRun | GroupState] = weakref.WeakSet()
+if hasattr(os, "register_at_fork"):
+    # A child that ends must not wait for jobs of its parent, nor stop them.
+    os.register_at_fork(after_in_child=open_jobs.clear)
 _parting: weakref.WeakKeyDictionary[JobRun | GroupState, str] = weakref.WeakKeyDictionary()
 
 

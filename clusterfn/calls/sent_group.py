@@ -38,12 +38,15 @@ _ABOUT = (layout.LABELS, layout.ARGUMENTS, layout.RETRIED)
 
 
 def limits_of(host_state: HostState, gpus: int, host: Host) -> SchedulerLimits:
-    """Ask what the scheduler allows, once for each host; `host` has the options of the call."""
-    if host_state.limits is None:
+    """Ask what the scheduler allows, once for each host that answers; `host` has the options of the call."""
+    answers = host_state.limits
+    if answers is None:
         scheduler = host_state.scheduler
         replies = [host_state.connection.run(argv, unset=scheduler.unset) for argv in scheduler.limits(gpus).commands]
-        host_state.limits = [_output(reply) for reply in replies]
-    return scheduler_for(host).limits(gpus).read(host_state.limits)
+        answers = [_output(reply) for reply in replies]
+        # Without its configuration, the scheduler is away for a moment. It may have no accounting.
+        host_state.limits = answers if answers[:1] != [""] else None
+    return scheduler_for(host).limits(gpus).read(answers)
 
 
 def _output(reply: Reply[Any]) -> str:

@@ -83,6 +83,25 @@ def download_sizes(packages: Sequence[LockedPackage]) -> dict[str, int]:
 
 
 def _have(package: LockedPackage, count: _Count, indexes: Sequence[tuple[str, str]]) -> Path:
+    # Two hosts may need it at the same moment. One download is for both, as they would share the partial file.
+    downloading = _downloads.setdefault(package.sha256, threading.Lock())
+    while not downloading.acquire(timeout=_LOOK_S):
+        # It raises if this download is no longer wanted.
+        count(0)
+    try:
+        return _download(package, count, indexes)
+    finally:
+        downloading.release()
+
+
+_LOOK_S = 1.0
+_downloads: dict[str, threading.Lock] = {}
+if hasattr(os, "register_at_fork"):
+    # No thread of a forked child releases the locks of its parent.
+    os.register_at_fork(after_in_child=_downloads.clear)
+
+
+def _download(package: LockedPackage, count: _Count, indexes: Sequence[tuple[str, str]]) -> Path:
     path = places.cache_folder() / "pkgs" / package.sha256
     is_commit = package.url.startswith(GIT) and not path.exists()
     if is_commit and pack_commit(package.url, package.name, indexes) != package.sha256:

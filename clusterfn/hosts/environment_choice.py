@@ -96,9 +96,6 @@ class EnvironmentResolver:
             EnvironmentBuildError: It does not exist, or cannot be built.
         """
         with self._finding:
-            if self._outdated:
-                self._outdated = False
-                self._known = {key: ready for key, ready in self._known.items() if ready.made is None}
             text, named = self._named(wanted)
             if named:
                 found = self.resolve_existing(named)
@@ -148,11 +145,16 @@ class EnvironmentResolver:
         return text, named if named.kind != "found" else None
 
     def forget(self) -> None:
-        """Choose again what was made for unknown GPUs: they are known now. Does not block."""
+        """Ask again: an environment has changed, or was made for unknown GPUs, which are known now. Does not block."""
         # The thread that calls this delivers answers, so it must not wait for the lock.
         self._outdated = True
 
+    def _forget_outdated(self) -> None:
+        if self._outdated:
+            self._outdated, self._known = False, {}
+
     def resolve_existing(self, environment: ExistingEnvironment) -> ResolvedEnvironment:
+        self._forget_outdated()
         if environment not in self._known:
             # A module of the host may have the runtime of an image.
             loading = job_script.modules_setup(self._host.settings) if environment.is_image else ""
@@ -167,6 +169,7 @@ class EnvironmentResolver:
         return self._known[environment]
 
     def resolve_made(self, spec: Specification, gpus: int, say: Say) -> ResolvedEnvironment:
+        self._forget_outdated()
         key = f"{bool(gpus)} {spec.title} {spec.input_hash}"
         known = self._known.get(key)
         if known is None or known.made is None or known.made.lock.is_changed():

@@ -53,7 +53,8 @@ class HostState:
         self.bridge = HostBridge(self.connect, self.contents, self.scheduler_rules.unset)
         self._connected: HostConnection | None = None
         self.limits: list[str] | None = None
-        self._scheduler: Scheduler | None = None
+        # What the scheduler knows of the host is of one start of it.
+        self._schedulers: dict[str, Scheduler] = {}
         self.follow_window: FollowWindow[Any] = FollowWindow()
         # Has one entry, for the present connection: entries of ended connections are removed.
         self._watches: dict[HostConnection, SchedulerWatch] = {}
@@ -105,16 +106,15 @@ class HostState:
     def scheduler(self) -> Scheduler:
         """What builds the host's commands and reads their answers."""
         # Before Python 3.12, a cached_property of one host that connects keeps the threads of all other hosts waiting.
-        if self._scheduler is None:
-            facts = self.connection.facts
-
+        facts = (self._connected or self.connect()).facts
+        if facts.boot_id not in self._schedulers:
             # Where there is no scheduler, this program prints which jobs wait, and ensures that a spooler starts them.
             def queue() -> tuple[str, ...]:
                 return tuple(self.bridge.words(layout.SUPERVISE, "queue", self.root))
 
             known = {"user": facts.user, "boot_id": facts.boot_id, "queue": queue}
-            self._scheduler = scheduler_for(self.settings, known)
-        return self._scheduler
+            self._schedulers[facts.boot_id] = scheduler_for(self.settings, known)
+        return self._schedulers[facts.boot_id]
 
     @property
     def watch(self) -> SchedulerWatch:
@@ -179,14 +179,16 @@ def open_host(host: Host) -> HostState:
     return _states.get(key) or _states.setdefault(key, HostState(host))
 
 
-def _follow_none() -> None:
-    for host in _states.values():
-        host.follow_window = FollowWindow()
+def _forget_all() -> None:
+    """Drop what the parent knows of its hosts in a forked child: answers and locks that a thread of it would bring."""
+    # Keep a reference to each: when Python collects them, it would report coroutines of the parent that never ended.
+    _inherited.extend(_states.values())
+    _states.clear()
 
 
+_inherited: list[HostState] = []
 if hasattr(os, "register_at_fork"):
-    # The parent follows its own jobs, so a forked child must not count them in its window.
-    os.register_at_fork(after_in_child=_follow_none)
+    os.register_at_fork(after_in_child=_forget_all)
 
 
 class FollowWindow(Generic[T]):

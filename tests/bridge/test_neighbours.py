@@ -57,7 +57,8 @@ def street() -> Iterator[Callable[[int], Neighbour]]:
 
 def kill(*pids: int) -> None:
     for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # a supervisor ends by itself once its worker is gone
+            os.kill(pid, signal.SIGKILL)
     until(lambda: not any(map(is_running, pids)))
 
 

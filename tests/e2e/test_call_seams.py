@@ -166,6 +166,7 @@ def test_a_callback_of_a_refused_job_may_ask_the_host(here):
     assert heard.wait(150)
 
 
+@pytest.mark.lab
 def test_what_is_tried_again_comes_in_arrays_that_the_site_allows(hosts, monkeypatch):
     def array_of(x):
         import os

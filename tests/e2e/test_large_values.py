@@ -20,6 +20,8 @@ pytestmark = pytest.mark.lab
 MB = 1 << 20
 TRANSPORTS = ("paramiko", "openssh")
 ON_ONE = pytest.mark.parametrize("transport", ["paramiko", pytest.param("openssh", marks=pytest.mark.long)])
+# A slow machine is busy for several of the usual round trips, which would count.
+FAR = pytest.mark.parametrize("far", [300], indirect=True, ids=["300ms"])
 
 
 class BreakingProxy(DelayProxy):
@@ -102,6 +104,7 @@ def test_a_result_continues_after_a_cut(far: Far, transport: str) -> None:
 
 
 @ON_ONE
+@FAR
 def test_an_argument_that_is_there_takes_two_round_trips_at_most(far: Far, transport: str) -> None:
     size, data = cluster(host=transport)(len), os.urandom(3 * MB)
     assert size(data) == len(data)
@@ -114,6 +117,7 @@ def test_an_argument_that_is_there_takes_two_round_trips_at_most(far: Far, trans
 
 
 @ON_ONE
+@FAR
 def test_many_small_files_do_not_wait_for_each_other(far: Far, transport: str, tmp_path: Path) -> None:
     count = 900
 

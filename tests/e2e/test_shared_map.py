@@ -16,7 +16,7 @@ import pytest
 
 import clusterfn
 from clusterfn import EnvironmentBuildError, HostError, MapError, cluster
-from clusterfn.calls import shared_group
+from clusterfn.calls import host_choice, shared_group
 from clusterfn.calls.demand import Demand
 from clusterfn.hosts import bridge_bundle
 from tests.waiting import until
@@ -62,6 +62,7 @@ def ran(tmp_path, warm_root, monkeypatch):
         shutil.copytree(warm_root, tmp_path / name, copy_function=os.link)
     (tmp_path / "clusterfn.yml").write_text(HOSTS.format(tmp_path))
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
+    monkeypatch.setattr(host_choice, "PATIENCE_S", 60.0)  # a busy machine may need more than 5 s
     (tmp_path / "ran").mkdir()
     return tmp_path / "ran"
 
@@ -229,10 +230,11 @@ def cable(lab, hosts, warm_root, tmp_path, monkeypatch):
     """A GPU server behind a cable; `lab` is it and this machine."""
     with lab.own_gpubox() as box:
         path = hosts.describe(lab, tmp_path / "clusterfn.yml", hosts.python, names=(box.alias("cfbash"),))
-        here = f"  quick: {{scheduler: local, root: {warm_root}, env: {{TAKES: '0.1'}}}}\n"
+        here = f"  quick: {{scheduler: local, root: {warm_root}, env: {{TAKES: '0.1'}}, limits: {{cores: 64}}}}\n"
         both = f"  lab: {{any: [quick, {box.alias('cfbash')}]}}\n"
         path.write_text(path.read_text() + here + both)
         monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
+        monkeypatch.setattr(host_choice, "PATIENCE_S", 60.0)
         monkeypatch.setattr(shared_group, "GONE_S", 3.0)
         yield box.cable, box.alias("cfbash")
         box.cable.up()

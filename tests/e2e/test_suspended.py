@@ -60,8 +60,8 @@ def test_a_suspended_job_has_all_of_its_time(ask, site, call):
     seen = job.status
     listed = ask("jobs")
     stays(lambda: job.state == "SUSPENDED", PAUSE_S)
-    site.run("scontrol", "resume", number)
     call.end()
+    site.run("scontrol", "resume", number)
 
     assert seen == "SUSPENDED (the scheduler has suspended the job; this time does not count)"
     assert "SUSPENDED" in listed.stdout

@@ -14,8 +14,6 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from clusterfn.hosts import host_state
-
 from . import hosts
 from .layout import CABLE_LIST, HOSTS, SSHD, Host
 from .processes import LabError, Record, held_if_free, is_alive, run, send, start
@@ -172,12 +170,4 @@ def laid(apart: Sequence[str] = ()) -> Iterator[Cable]:
         try:
             yield Cable(host, lay(host, apart))
         finally:
-            hang_up(host)
             remove(host)
-
-
-def hang_up(host: Host) -> None:
-    """End this process's connections to it, which would try to reach it again during all later tests."""
-    for state in list(host_state._states.values()):
-        if state.is_connected and str(state.settings.address).startswith(f"{host.name}-"):
-            state.connection.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pwd
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,13 +16,6 @@ from tests.lab import Lab, accounts, hosts, layout, teardown, totp
 from tests.lab.processes import State
 
 pytestmark = pytest.mark.lab
-CRASH = """
-import os
-from tests.lab import Lab
-with Lab().newcomer() as newcomer:
-    print(newcomer.name, flush=True)
-    os.kill(os.getpid(), 9)
-"""
 
 
 def test_nothing_of_a_newcomer_is_left(lab: Lab) -> None:
@@ -34,14 +26,6 @@ def test_nothing_of_a_newcomer_is_left(lab: Lab) -> None:
     assert accounts.processes_of({newcomer.uid}) == []
     assert not newcomer.home.exists()
     assert newcomer.name not in {found.pw_name for found in pwd.getpwall()}
-
-
-def test_a_newcomer_whom_a_killed_test_left_is_removed_by_the_next(lab: Lab) -> None:
-    left = subprocess.run([sys.executable, "-c", CRASH], stdout=subprocess.PIPE, text=True, timeout=150, check=False)
-    assert left.returncode == -signal.SIGKILL
-    assert pwd.getpwnam(left.stdout.strip())
-    with lab.newcomer():
-        assert left.stdout.strip() not in {found.pw_name for found in pwd.getpwall()}
 
 
 def test_down_would_remove_own_things_only(lab: Lab) -> None:

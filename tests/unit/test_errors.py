@@ -56,13 +56,7 @@ def test_no_fact_of_an_error_reaches_the_terminal_as_an_escape():
     assert error.message == EVIL
 
 
-def test_facts_that_are_not_known_are_not_said():
-    assert {str(cls("it failed")) for cls in TREE} == {"it failed"}
-
-
-def test_each_class_is_in_the_drawing_and_explains_itself():
+def test_each_class_is_in_the_drawing_explains_itself_and_says_no_facts_that_are_not_known():
     assert [cls for cls in TREE if cls.__name__ not in errors.__doc__ or not cls.__doc__] == []
-
-
-def test_cancelled_is_what_concurrent_futures_calls_cancelled():
+    assert {str(cls("it failed")) for cls in TREE} == {"it failed"}
     assert issubclass(errors.Cancelled, concurrent.futures.CancelledError)

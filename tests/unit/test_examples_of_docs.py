@@ -34,7 +34,7 @@ VARIES = [
     (r"clusterfn: [0-9a-f]{4} ", "clusterfn: ID "), (r"\d+ at a time", "2 at a time"), (r"^\[\d/", "[1/"),
 ]  # fmt: skip
 # What is said only where something takes long, as on a busy machine: a call is prepared, waits, is sent, or goes on.
-SLOW = re.compile(r"clusterfn: (connecting |waiting |preparing |ID pending |ID \d/\d, )")
+SLOW = re.compile(r"clusterfn: (connecting |waiting |preparing |ID pending |\d/\d, )")
 
 
 def name_of(page: Path) -> str:

@@ -17,58 +17,34 @@ from clusterfn.packing.dependencies import as_lists
 from clusterfn.sweeps.run import Scoring
 
 
-class ComparesNothing(abc.ABCMeta):
-    def __eq__(cls, other: object) -> bool:
-        raise ValueError("what are these?")
-
-    __hash__ = type.__hash__
+def refuse(*_: object) -> Any:
+    raise ValueError("what are these?")
 
 
-class HasNoHash(type):
-    def __eq__(cls, other: object) -> bool:
-        return cls is other
+ODD: Mapping[str, dict[str, Any]] = {
+    "compares nothing": {"__eq__": refuse, "__hash__": type.__hash__},
+    "has no hash": {"__eq__": lambda cls, other: cls is other},
+    "hashes nothing": {"__hash__": refuse},
+    "takes all for equal": {"__eq__": lambda cls, other: True, "__hash__": lambda cls: 7},
+}
 
 
-class HashesNothing(type):
-    def __hash__(cls) -> int:
-        raise ValueError("no hash")
-
-
-class TakesAllForEqual(type):
-    def __eq__(cls, other: object) -> bool:
-        return True
-
-    def __hash__(cls) -> int:
-        return 7
-
-
-METACLASSES: list[Any] = [ComparesNothing, HasNoHash, HashesNothing, TakesAllForEqual]
-
-
-@pytest.fixture(params=METACLASSES, ids=lambda each: each.__name__)
+@pytest.fixture(params=ODD.values(), ids=ODD)
 def below(request: pytest.FixtureRequest) -> Any:
     """Return a function that makes a class below a base, with the metaclass."""
-    return lambda base=object: request.param("Odd", (base,), {"__repr__": base.__repr__})
+    metaclass: Any = type("Meta", (abc.ABCMeta,), request.param)
+    return lambda base=object: metaclass("Odd", (base,), {"__repr__": base.__repr__})
 
 
-def test_its_label_is_that_of_the_base(below: Any):
-    assert labels.shown(below(int)(3)) == "3"
-    assert labels.shown(below(dict)(a=1)) == "{'a': 1}"
-    assert labels.shown([below()]) == "[Odd]"
+def test_it_is_shown_counted_and_scored_as_its_base(below: Any):
+    table, number, half = below(dict)(a=1), below(int)(3), below(float)(0.5)
+    assert [labels.shown(each) for each in (number, table, [below()()])] == ["3", "{'a': 1}", "[Odd]"]
+    assert labels.columns("x", table) == {"x": "{'a': 1}", "x.a": 1}
+    assert (labels.plain(number), labels.plain(half)) == (3, 0.5)
 
-
-def test_a_table_and_a_small_value_know_it(below: Any):
-    assert labels.columns("x", below(dict)(a=1)) == {"x": "{'a': 1}", "x.a": 1}
-    assert labels.plain(below(int)(3)) == 3
-    assert labels.plain(below(float)(0.5)) == 0.5
-
-
-def test_its_score_is_found(below: Any):
-    result = below(dict)(score=below(float)(0.5))
-
-    assert Scoring().of(result) == 0.5
+    result = below(dict)(score=half)
+    assert Scoring().of(result) == 0.5 and Scoring("loss").lacks(result)
     assert map_display.result_in_words(ItemOutcome("done", result)) == "✓ 0.5, 0.0s"
-    assert Scoring("loss").lacks(result)
 
 
 def test_one_kind_is_not_taken_for_another_that_is_equal_to_it(below: Any):

@@ -306,12 +306,12 @@ def _reduce_sentinel(obj: Any) -> Any:
     plain = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
     if not plain or kind.__eq__ is not object.__eq__ or not (kind.__flags__ & classes.HEAP or kind is object):
         return NotImplemented
-    if kind.__module__ in ("__main__", None) or constructors.has_state(obj):
+    has_slots = any(vars(base).get("__slots__") for base in kind.__mro__)
+    if kind.__module__ in ("__main__", None) or has_slots or constructors.has_state(obj):
         return NotImplemented
-    if any(vars(base).get("__slots__") for base in kind.__mro__):
-        return NotImplemented
-    homes = stand_ins.homes_of(kind, len(sys.modules)).get(id(obj))
-    return NotImplemented if homes is None else (stand_ins.sentinel, (*homes[0], kind, *homes[1:4]))
+    known = stand_ins.homes_of(kind, len(sys.modules)).get(id(obj), [])
+    homes = [(name, key) for name, key in known if vars(sys.modules[name]).get(key) is obj]
+    return (stand_ins.sentinel, (*homes[0], kind, *homes[1:4])) if homes else NotImplemented
 
 
 def cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> Any:

@@ -94,7 +94,6 @@ def homes_of(kind: type, modules: int) -> dict[int, list[tuple[str, str]]]:
     Those that are no more than an `object()` may be in any module but the script.
 
     Args:
-        kind: The class.
         modules: How many are loaded: with another number, the answer may be another.
     """
     cached: tuple[int, dict[int, list[tuple[str, str]]]] = _homes.get(kind, (-1, {}))
@@ -116,6 +115,7 @@ def homes_of(kind: type, modules: int) -> dict[int, list[tuple[str, str]]]:
 
 
 _homes: weakref.WeakKeyDictionary[type, tuple[int, dict[int, list[tuple[str, str]]]]] = weakref.WeakKeyDictionary()
+forget_homes = _homes.clear  # after each call, as the user may load a module again
 
 
 @functools.lru_cache(maxsize=256)

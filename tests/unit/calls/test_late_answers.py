@@ -123,8 +123,10 @@ def test_a_job_that_its_scheduler_never_took_leaves_no_folder(monkeypatch):
     assert open_requests[-2:] == ["scancel", "sh"], "sh removes it"
 
 
-@pytest.mark.parametrize(("stage", "is_chosen_again"), [(layout.GPU_STAGE, True), ("environment", False)])
-def test_an_environment_for_other_gpus_is_given_up_before_its_job_has_the_error(stage, is_chosen_again, monkeypatch):
+@pytest.mark.parametrize(
+    ("stage", "is_chosen_again"), [(layout.GPU_STAGE, True), ("environment", True), ("start", False)]
+)
+def test_an_environment_that_does_not_fit_is_given_up_before_its_job_has_the_error(stage, is_chosen_again, monkeypatch):
     world, seen = World(SLURM, monkeypatch), []
     host: Any = world.host
     host.environments = Mock()

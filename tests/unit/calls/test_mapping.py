@@ -10,13 +10,14 @@ import json
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterfn import ConfigError, Executor, cluster
-from clusterfn.calls import mapping
+from clusterfn.calls import mapping, sent_group
 from clusterfn.calls.mapping import MachineCapacity, MapOptions
 from clusterfn.config import units
 from clusterfn.config.job_spec import EnvironmentRef, Group, JobSpec
@@ -245,6 +246,18 @@ def test_how_many_take_turns_can_be_said_with_and_without_gpus(count, up_to, car
 def test_limits_are_what_the_tools_print(partition, time_s):
     assert read_limits([CONFIG, PARTITIONS, "500|\n|40\n"], partition) == SchedulerLimits(1000, 40, time_s)
     assert read_limits(["", "", ""], partition) == SchedulerLimits()
+
+
+def test_a_scheduler_that_was_away_is_asked_again_for_its_limits():
+    host: Any = Mock(limits=None, scheduler=Slurm(SLURM, "ada"))
+    host.connection.run.side_effect = [*[printed(rc=1)] * 3, *map(printed, (CONFIG, PARTITIONS)), printed(rc=1)]
+
+    seen = [sent_group.limits_of(host, 0, SLURM) for _ in range(3)]
+    assert seen == [SchedulerLimits(), *[SchedulerLimits(1000, 10_000, 3600.0)] * 2]
+
+
+def printed(text: str = "", rc: int = 0) -> Any:
+    return Mock(result=lambda _: Mock(rc=rc, out=text.encode()))
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import json.decoder
 import math
 import sqlite3
@@ -40,6 +41,16 @@ def test_a_variable_of_a_closure_that_is_none_or_not_yet_there():
     with pytest.raises(NameError, match="later"):
         sent(empty)()
     later = 1
+
+
+def test_a_sentinel_of_a_module_that_is_loaded_again_is_that_module_s(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "of_sentinels.py").write_text("A, B = object(), object()\n")
+    module = importlib.import_module("of_sentinels")
+    for _ in range(4):
+        kept = module.A  # else its successor gets its place in memory
+        importlib.reload(module)
+        assert sent((module.A, module.B)) == (module.A, module.B) and kept is not module.A
 
 
 def test_globals_of_a_script_go_as_they_are_and_are_one_for_its_functions():

@@ -39,7 +39,7 @@ class Site:
         self.renewed: list[str] = []
         self._sleepers: list[tuple[float, asyncio.Future[None]]] = []
         monkeypatch.setattr(submission_line, "time", SimpleNamespace(monotonic=lambda: self.now))
-        monkeypatch.setattr(submission_line.asyncio, "sleep", self._sleep)
+        monkeypatch.setattr(submission_line, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": self._sleep}))
 
     async def _sleep(self, seconds: float, real: Any = asyncio.sleep) -> None:
         if not seconds:

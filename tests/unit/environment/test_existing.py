@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -101,6 +102,18 @@ def test_folders_for_what_is_no_image_are_rejected_before_the_host_is_asked(want
     with pytest.raises(ConfigError, match="binds= shows folders in a container's image") as caught:
         EnvironmentResolver(SimpleNamespace(settings=BARE)).find(wanted._replace(binds=("/data",)))
     assert "leave out binds=" in str(caught.value.hint)
+
+
+def test_an_environment_that_has_changed_is_looked_at_again_for_the_next_call(monkeypatch):
+    monkeypatch.setattr(existing.ExistingEnvironment, "read", lambda *_: (Mock(version=(3, 11)), {}))
+    there, wanted = Mock(settings=BARE), EnvironmentRequest("venv:/v")
+    known = EnvironmentResolver(there)
+    assert known.find(wanted).python == known.expected_python(wanted) == (3, 11)
+    assert there.connection.run.call_count == 1
+
+    known.forget()
+    known.expected_python(wanted)
+    assert there.connection.run.call_count == 2
 
 
 def test_an_environment_with_pytorch_says_which_and_for_which_cuda(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -122,6 +122,26 @@ def test_a_download_that_runs_ends_when_another_fails(tmp_path: Path, monkeypatc
     with pytest.raises(EnvironmentBuildError, match="HTTP 404"):
         list(download.download_packages(packages, lambda *_: None))
     assert ended == ["large"]
+
+
+def test_two_hosts_that_need_a_package_at_the_same_moment_share_its_download(tmp_path, monkeypatch):
+    begun, both = list[str](), threading.Barrier(2)
+
+    def fetch(package, beside, moved):
+        begun.append(beside)
+        time.sleep(0.2)
+        Path(beside).touch()
+
+    def get(_):
+        both.wait(WAIT_S)
+        return list(download.download_packages([package], lambda *_: None))
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(download.builders, "fetch_archive", fetch)
+    package = LockedPackage("large", "1", "pip", "https://x.example/large.whl", "ab" * 32, "linux-64")
+    with ThreadPoolExecutor(2) as hosts:
+        one, other = hosts.map(get, range(2))
+    assert one == other and len(begun) == 1
 
 
 RC = {

@@ -53,22 +53,15 @@ def test_the_reference_has_exactly_the_table():
     assert written == [(row.name, row.texts, row.retry, row.advice) for row in TABLE]
 
 
-TEXT = (Path(__file__).parents[3] / "docs/reference/gpu.md").read_text(encoding="utf-8")
-MODULES = [f"clusterfn.gpu.{each.name}" for each in pkgutil.iter_modules(gpu.__path__)]
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_the_examples_of_the_docstrings_run(name):
-    logging.getLogger("clusterfn.gpu").disabled = True
-    try:
-        assert doctest.testmod(importlib.import_module(name)).failed == 0
-    finally:
-        logging.getLogger("clusterfn.gpu").disabled = False
+@pytest.mark.parametrize("name", [each.name for each in pkgutil.iter_modules(gpu.__path__)])
+def test_the_examples_of_the_docstrings_run(name, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("clusterfn.gpu"), "disabled", True)
+    assert doctest.testmod(importlib.import_module(f"clusterfn.gpu.{name}")).failed == 0
 
 
 def test_every_public_name_is_explained_in_order_and_every_function_has_an_example():
     assert gpu.__all__ == sorted(gpu.__all__)
     for name in gpu.__all__:
         explained = getattr(gpu, name).__doc__ or ""
-        assert explained and f"`{name}" in TEXT, name
+        assert explained and f"`{name}" in PAGE.read_text(encoding="utf-8"), name
         assert not name[0].islower() or ">>>" in explained, name

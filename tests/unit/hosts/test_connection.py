@@ -11,7 +11,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -23,6 +25,7 @@ from clusterfn.hosts.connection import ConnectionState, Followed, HostConnection
 from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.rpc import boot, link
 from clusterfn.hosts.rpc.frames import FRAME, LONGEST_HEADER, pack
+from clusterfn.scheduler.base import Answer
 from tests.fakes.transport import HELLO, FakeStream, FakeTransport, Far, agent
 from tests.unit.hosts.in_memory import HOST, OK, Connected, answering, hold_back, is_ping, refused, silent
 from tests.waiting import WAIT_S, until
@@ -360,6 +363,16 @@ def test_a_host_keeps_no_watch_of_a_connection_that_has_ended(monkeypatch):
     now.close()
 
 
+def test_a_host_that_was_started_again_is_known_by_its_new_boot_id(monkeypatch):
+    connection = Mock(facts=Mock(boot_id="one", have=()))
+    monkeypatch.setattr(host_state, "connection_for", lambda host, have: connection)
+    there = HostState(Host("lab9", "", "bare", "clusterfn.yml:3"))
+    before = there.scheduler.submitted(Answer(pid=7, starttime="1"))
+    connection.facts.boot_id = "two"
+
+    assert (before, there.scheduler.submitted(Answer(pid=7, starttime="1"))) == ("one:7:1", "two:7:1")
+
+
 def test_streams_that_break_at_once_are_made_after_pauses(connected: Connected, monkeypatch):
     monkeypatch.setattr(link, "SOON_S", 600.0)  # however busy the machine is
     waits: list[int] = []
@@ -398,16 +411,16 @@ def test_a_later_thread_with_the_identifier_of_one_that_has_ended_may_wait_for_a
     seen: dict[int, bool] = {}
     together = threading.Barrier(30)  # or each would get the identifier of the one before it
 
-    def look() -> None:
+    def look(_: int) -> None:
         seen[threading.get_ident()] = connection.link.answers_here()
         together.wait(WAIT_S)
 
-    later = [threading.Thread(target=look) for _ in range(together.parties)]
-    for thread in later:
-        thread.start()
-    for thread in later:
-        thread.join()
-    assert ended & seen.keys()
+    def start_thirty() -> set[int | None]:
+        with ThreadPoolExecutor(together.parties) as later:
+            list(later.map(look, range(together.parties)))
+        return ended & seen.keys()
+
+    until(start_thirty)
     assert not any(seen.values())
 
 

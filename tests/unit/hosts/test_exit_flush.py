@@ -11,14 +11,17 @@ import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from clusterfn.calls import sending
-from clusterfn.hosts import exit_flush, loop
+from clusterfn.calls import leaving, sending
+from clusterfn.calls.job import run_of
+from clusterfn.hosts import exit_flush, host_state, loop
 from clusterfn.hosts.connection import HostConnection, TreeFile
 from clusterfn.hosts.exit_flush import run_in_thread
 from tests.fakes.session_calls import Calls, mapped
+from tests.fakes.taken import taken
 from tests.fakes.transport import FakeTransport, agent
 from tests.unit.hosts.in_memory import HOST, OK, hold_back
 from tests.waiting import replace_here, until
@@ -33,17 +36,6 @@ def test_work_that_waits_keeps_no_other_waiting():
         assert ended.wait(150)
     finally:
         go.set()
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork beside threads
-def test_a_forked_child_has_threads_of_its_own():
-    run_in_thread(lambda: None, "clusterfn-test")
-    pid = os.fork()
-    if pid == 0:
-        done = threading.Event()
-        run_in_thread(done.set, "clusterfn-test")
-        os._exit(0 if done.wait(150) else 1)
-    assert os.waitpid(pid, 0)[1] == 0
 
 
 def test_work_is_done_here_if_no_thread_can_be_started():
@@ -99,6 +91,30 @@ def test_a_forked_child_that_stops_iterating_withdraws_nothing_of_its_parent(mon
     assert os.waitpid(pid, 0)[1] == 0
     values.close()  # type: ignore[attr-defined]
     until(lambda: sorted(calls.withdrawn) == [2, 3])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork beside threads
+def test_a_forked_child_has_threads_of_its_own_and_waits_for_nothing_that_its_parent_began():
+    run_in_thread(lambda: None, "clusterfn-test")
+    job, done = taken(), threading.Event()
+    leaving.remember_going(run_of(job))
+    host_state.open_host(HOST).contents.expect("/x", Mock())
+
+    pid = os.fork()
+    if not pid:
+        try:
+            run_in_thread(done.set, "clusterfn-test")
+            assert done.wait(150)
+            assert host_state.open_host(HOST).contents.unknown(["/x"]) == ["/x"]
+            assert not leaving.known_jobs()
+            with pytest.raises(RuntimeError, match=r"by another process: clusterfn\.attach"):
+                job.exception()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+    leaving.forget_going(run_of(job))
 
 
 JOB = bytes(16 << 10)
