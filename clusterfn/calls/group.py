@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -365,7 +366,8 @@ class GroupSource(ArgumentSource):
         self.argument.wait()
 
     def open_requests(self) -> Sequence[Reply[Any]]:
-        return run_of_group(self.argument).queue.open_requests()
+        group = self.argument
+        return run_of_group(group).queue.open_requests() if os.getpid() == group._known.pid else ()
 
 
 def state_of_group(group: JobGroup[Any, Any]) -> GroupState:

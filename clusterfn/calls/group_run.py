@@ -175,9 +175,12 @@ class GroupRun(GroupOnHost):
             # Unless some items have ended, other elements could not run either.
             self._before = max(self._before, 0)
         if kind == layout.ENVIRONMENT:
-            self._bridge_is_damaged |= published.get("stage") == "start"
-            # The next call looks at it again.
-            self.host.environments.forget()
+            if published.get("stage") == "start":
+                self._bridge_is_damaged = True
+            else:
+                # The next call looks at it again.
+                self.host.contents.distrust()
+                self.host.environments.forget()
         if kind == layout.HOST_DISK:
             self._no_room = HostDiskFull(published.get("message") or "the disk of the host is full")
 

@@ -290,6 +290,7 @@ class Job(concurrent.futures.Future[R], JobArgument, NotebookDisplay):
         import asyncio
 
         if not self.done():
+            _check_process(self)
             self._run.hurry()
         # asyncio would ask the job itself for its value in the thread of the event loop, which a transfer would stop.
         ended: concurrent.futures.Future[None] = concurrent.futures.Future()
@@ -392,13 +393,18 @@ def left_s(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
+def _check_process(job: Job[Any]) -> None:
+    """Raise RuntimeError in a forked child, which receives nothing of the job."""
+    if os.getpid() != job._pid:
+        how = f"clusterfn.attach({job.id!r}).result()"
+        raise RuntimeError(f"job {job.id} was submitted by another process: {how}")
+
+
 def _await_end(job: Job[Any], until: float | None) -> float | None:
     """Wait as a Future does, and say what for unless a display shows that; return how many seconds are left."""
     run = job._run
     if not job.done():
-        if os.getpid() != job._pid:
-            how = f"clusterfn.attach({job.id!r}).result()"
-            raise RuntimeError(f"job {job.id} was submitted by another process: {how}")
+        _check_process(job)
         run.hurry()
         if not run.is_shown:
             what = f"{job.id} {job.name} on {job.host} is"

@@ -1,7 +1,7 @@
 """Resolve the environment of a call on its host: an existing one, one to be made, or, if none is named, one that fits.
 
-Asks the host each thing once per process, also which GPUs it has and where environments are; makes nothing on it. What
-makes an environment is imported late: many calls make none.
+Asks the host each thing once, until a job finds that it has changed, also which GPUs it has and where environments are;
+makes nothing on it. What makes an environment is imported late: many calls make none.
 """
 
 from __future__ import annotations

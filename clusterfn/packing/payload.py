@@ -91,7 +91,6 @@ def pack(
         PayloadError: Part of it cannot travel; the message says which, by its path.
     """
     keep_registrations()
-    serialization.part("stand_ins").forget_homes()
     apart, needs = Large(), Needs(place)
     needs.read_code(function)
     for name in imports:

@@ -20,8 +20,7 @@ pytestmark = pytest.mark.lab
 MB = 1 << 20
 TRANSPORTS = ("paramiko", "openssh")
 ON_ONE = pytest.mark.parametrize("transport", ["paramiko", pytest.param("openssh", marks=pytest.mark.long)])
-# A slow machine is busy for several of the usual round trips, which would count.
-FAR = pytest.mark.parametrize("far", [300], indirect=True, ids=["300ms"])
+FAR = pytest.mark.parametrize("far", [300], indirect=True)  # a slow machine is busy for several of the usual trips
 
 
 class BreakingProxy(DelayProxy):

@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from clusterfn.hosts import connection
+
 from . import hosts
 from .layout import CABLE_LIST, HOSTS, SSHD, Host
 from .processes import LabError, Record, held_if_free, is_alive, run, send, start
@@ -170,4 +172,7 @@ def laid(apart: Sequence[str] = ()) -> Iterator[Cable]:
         try:
             yield Cable(host, lay(host, apart))
         finally:
+            for each in list(connection._opened):
+                if str(each.host.address).startswith(f"{host.name}-"):
+                    each.close()  # or it would try to reach the host during later tests
             remove(host)

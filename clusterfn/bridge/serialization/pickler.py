@@ -309,8 +309,7 @@ def _reduce_sentinel(obj: Any) -> Any:
     has_slots = any(vars(base).get("__slots__") for base in kind.__mro__)
     if kind.__module__ in ("__main__", None) or has_slots or constructors.has_state(obj):
         return NotImplemented
-    known = stand_ins.homes_of(kind, len(sys.modules)).get(id(obj), [])
-    homes = [(name, key) for name, key in known if vars(sys.modules[name]).get(key) is obj]
+    homes = stand_ins.homes_of(obj)
     return (stand_ins.sentinel, (*homes[0], kind, *homes[1:4])) if homes else NotImplemented
 
 

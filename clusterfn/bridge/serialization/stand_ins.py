@@ -88,34 +88,34 @@ def present(names: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in names.items() if value is not MISSING}
 
 
-def homes_of(kind: type, modules: int) -> dict[int, list[tuple[str, str]]]:
-    """Return where the modules of its package have objects of this class: the object's id -> modules and names.
-
-    Those that are no more than an `object()` may be in any module but the script.
-
-    Args:
-        modules: How many are loaded: with another number, the answer may be another.
-    """
-    cached: tuple[int, dict[int, list[tuple[str, str]]]] = _homes.get(kind, (-1, {}))
-    if cached[0] == modules:
-        return cached[1]
+def homes_of(value: Any) -> list[tuple[str, str]]:
+    """Return modules and names of this object in its class's package; of a mere `object()` in all but the script."""
+    kind, modules = type(value), len(sys.modules)
+    count, homes = _homes.get(kind, (-1, {}))
+    # A module that was loaded again has others under the same names.
+    looked = [id(value)] if id(value) in homes else list(homes)
+    if count == modules and all(id(_named(*home)) == number for number in looked for home in homes[number]):
+        return homes.get(id(value), [])
     # `__module__` may be any object.
     home: object = kind.__module__
     package = home.partition(".")[0] if isinstance(home, str) else None
     every = [(name, module) for name, module in list(sys.modules.items()) if name not in ("__main__", "__mp_main__")]
     loaded = every if kind is object else [entry for entry in every if entry[0].partition(".")[0] == package]
-    homes: dict[int, list[tuple[str, str]]] = {}
+    homes = {}
     for name, module in loaded:
         # An entry of `sys.modules` may be None, or any object.
-        for key, value in list(getattr(module, "__dict__", {}).items()):
-            if type(value) is kind:
-                homes.setdefault(id(value), []).append((name, key))
+        for key, each in list(getattr(module, "__dict__", {}).items()):
+            if type(each) is kind:
+                homes.setdefault(id(each), []).append((name, key))
     _homes[kind] = (modules, homes)
-    return homes
+    return homes.get(id(value), [])
+
+
+def _named(module: str, key: str) -> Any:
+    return getattr(sys.modules.get(module), "__dict__", {}).get(key)
 
 
 _homes: weakref.WeakKeyDictionary[type, tuple[int, dict[int, list[tuple[str, str]]]]] = weakref.WeakKeyDictionary()
-forget_homes = _homes.clear  # after each call, as the user may load a module again
 
 
 @functools.lru_cache(maxsize=256)

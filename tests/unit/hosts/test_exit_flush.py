@@ -99,7 +99,7 @@ def test_a_forked_child_has_threads_of_its_own_and_waits_for_nothing_that_its_pa
     run_in_thread(lambda: None, "clusterfn-test")
     job, done = taken(), threading.Event()
     leaving.remember_going(run_of(job))
-    host_state.open_host(HOST).contents.expect("/x", Mock())
+    host_state.open_host(HOST).contents.expect("/x", Mock(done=lambda: False))
 
     pid = os.fork()
     if not pid:
