@@ -598,7 +598,6 @@ def test_check_that_is_ended_leaves_no_job_in_the_queue(folder, hosts, queue, mo
     checking = subprocess.Popen(argv("check", "slurm"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     with checking:
         line = next(line for line in checking.stderr if "waits in the queue" in line)
-        # It waits here, too, until it is submitted.
         waited = until(lambda: {job for job in hosts.jobs() - jobs_before if f"check.{job}" in queue()})
         checking.send_signal(number)
         checking.communicate(timeout=150)

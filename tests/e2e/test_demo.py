@@ -20,8 +20,7 @@ read, shown = run.read_template, os.environ["HOME"] + "/shown"
 waits = f"until = time.monotonic() + 40\\n            while epoch and not os.path.exists({shown!r})"
 waits += " and time.monotonic() < until: time.sleep(0.02)\\n            time.sleep(1)"
 shows = f"os.makedirs({shown!r}, exist_ok=True); return len(text)"
-run._DEMO_CONFIG += "    limits: {{cores: 64}}\\n"
-run._DEMO_PATIENCE_S = 140
+run._DEMO_CONFIG, run._DEMO_PATIENCE_S = run._DEMO_CONFIG + "    limits: {{cores: 64}}\\n", 140
 run.read_template = lambda name: read(name).replace("time.sleep(0.5)", waits).replace("return len(text)", shows)
 sys.exit(main(["demo"]))
 """

@@ -147,9 +147,10 @@ def test_a_slurm_that_holds_as_many_jobs_as_it_can_is_waited_for(lab, tmp_path, 
     with lab.own_slurm({"MaxJobCount": 6, "MinJobAge": 2, "SelectTypeParameters": "CR_Core"}, nodes=1) as own:
         monkeypatch.setenv("CLUSTERFN_CONFIG", str(own.clusterfn_yml(tmp_path / "clusterfn.yml", lab.python(MINOR))))
         for _ in range(5):
-            own.run("sbatch", "--wrap", "sleep 5")
+            own.run("sbatch", "--wrap", f"while [ ! -e {own.folder}/go ]; do sleep 0.2; done")
         job = clusterfn.cluster(abs).submit(-1)
         until(lambda: "Slurm temporarily unable to accept job" in job.reason)
+        (own.folder / "go").touch()
 
         assert job.result(WAIT_S) == 1
         assert list(clusterfn.cluster(abs).map(range(-30, 0))) == list(range(30, 0, -1))

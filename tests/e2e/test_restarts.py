@@ -18,7 +18,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.lab
 SETTINGS = {
     "PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE", "RequeueExit": "99",
-    "SelectTypeParameters": "CR_Core",
+    "SelectTypeParameters": "CR_Core", "KillWait": 20,
 }  # fmt: skip
 NODES = {"s1": "CPUs=32", **{f"s{number}": "CPUs=1" for number in range(2, 9)}}
 PARTITIONS = [

@@ -46,7 +46,7 @@ _SHAPE = "CPUs=8 Boards=1 SocketsPerBoard=1 CoresPerSocket=8 ThreadsPerCore=1"
 _MAIN = "PartitionName=main Default=YES Nodes=ALL State=UP MaxTime=60"
 _PREEMPTED = """
 def slow(x):
-    time.sleep(4)
+    time.sleep(15)
     return 2 * x
 
 low = clusterfn.cluster(cores=8, slurm={"partition": "low"}, requeue=["preempted"])(slow).submit(4)

@@ -31,7 +31,7 @@ from tests.waiting import until
 
 pytestmark = [pytest.mark.lab]
 DRIVER = Path(__file__).parents[1] / "fixtures" / "waiting_call.py"
-WITHIN_S = 10.0
+WITHIN_S = 20.0
 AT_ONCE = 24
 CALLS = list(calls_on("host", "", ""))
 SOME = ["f()", "f.map()", "job.result()", "job.exception()", "job.logs()", "Session.call()"]

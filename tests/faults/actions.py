@@ -158,7 +158,7 @@ def lose_node(case: Case) -> None:
         os.kill(pid, signal.SIGKILL)
     kill_everything(case)
     try:
-        case.until(case.job.done, 100, "the end")
+        case.until(case.job.done, 150, "the end")
     finally:
         daemon.start()
         lab.slurm.heal()

@@ -250,7 +250,7 @@ ROWS: list[Row] = [
     ),
     Row(
         "node lost", "3c 18", calls.sleeps, (300,), errors.NodeFailed, stage="scheduler", hosts=("slurm",),
-        text=("went down",), act=do.lose_node, check=used_so_far, takes_s=60, long=True, alone="nodes",
+        text=("went down",), act=do.lose_node, check=used_so_far, takes_s=60, within_s=200, long=True, alone="nodes",
     ),
     Row(
         "slurmd killed", "3c 18", calls.attempt, (120,), value=2, hosts=("slurm",), act=do.kill_slurmd,
@@ -267,8 +267,8 @@ ROWS: list[Row] = [
     Row("left squeue, and lives", "3c 22", calls.sleeps, (24,), value="slept", hosts=("squeue-empty",), takes_s=26),
     Row(
         # Without a scheduler, a supervisor that was stopped continues by itself.
-        "silent, and lives", "3c 22", calls.sleeps, (28,), value="slept", act=do.pause("supervisor", seconds=26),
-        takes_s=32, hosts=("slurm",), long=True,
+        "silent, and lives", "3c 22", calls.sleeps, (58,), value="slept", act=do.pause("supervisor", seconds=56),
+        takes_s=62, hosts=("slurm",), long=True,
     ),
     Row(
         "purged and dead", "3c 22", calls.sleeps, (300,), errors.WorkerLost, stage="scheduler", hosts=("purged",),

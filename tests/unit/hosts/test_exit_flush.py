@@ -114,7 +114,6 @@ def test_a_forked_child_has_threads_of_its_own_and_waits_for_nothing_that_its_pa
         finally:
             os._exit(1)
     assert os.waitpid(pid, 0)[1] == 0
-    leaving.forget_going(run_of(job))
 
 
 JOB = bytes(16 << 10)
