@@ -275,7 +275,7 @@ def test_a_kernel_on_a_host_is_used_interrupted_restarted_and_stopped(open_noteb
         "from matplotlib import pyplot as plt; plt.plot([1, 4, 9]);",
         "import ipywidgets; slider = ipywidgets.IntSlider(); slider",
         "slider.value",
-        "import time; print('sleeps', flush=True); time.sleep(600)",
+        "import time; print('sleeps', flush=True) or time.sleep(600)",
         "for number in range(700): print(number, flush=True); time.sleep(0.1)",
         kernel="far",
         run=False,

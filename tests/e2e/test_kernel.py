@@ -45,7 +45,7 @@ pytestmark = [
 
 
 # Python overlooks a signal that arrives just before a system call: one long sleep would then go on to its end.
-SLEEP = "import time\nopen('{}', 'w').close()\nwhile True: time.sleep(0.05)"
+SLEEP = "import time\nwhile not open('{}', 'w').close(): time.sleep(0.05)"  # one statement: each is compiled apart
 
 
 @pytest.fixture
