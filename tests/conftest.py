@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import clusterfn
-from clusterfn.hosts import connection
 from tests.faults.fault_table import PROPERTY, fault_table
+from tests.waiting import connections
 
 if TYPE_CHECKING:
     from tests.lab import Lab
@@ -202,7 +202,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, _numbered_folders: Iterat
     monkeypatch.setenv("CLUSTERFN_RUNTIME", _runtime)
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(folder / "config" / "clusterfn" / "config.yml"))
     # Those to hosts that ended with earlier tests would try to reach them, and use what this test replaces.
-    for opened in [each for each in list(connection._opened) if each.link.state.name != "connected"]:
+    for opened in [each for each in connections() if each.link.state.name != "connected"]:
         opened.close()
     # A program runs one script; tests in one process run several.
     monkeypatch.setattr("clusterfn.config.config_file.running_file", None)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from clusterfn.hosts import connection
+from tests.waiting import connections
 
 from . import hosts
 from .layout import CABLE_LIST, HOSTS, SSHD, Host
@@ -172,7 +172,7 @@ def laid(apart: Sequence[str] = ()) -> Iterator[Cable]:
         try:
             yield Cable(host, lay(host, apart))
         finally:
-            for each in list(connection._opened):
+            for each in connections():
                 if str(each.host.address).startswith(f"{host.name}-"):
                     each.close()  # or it would try to reach the host during later tests
             remove(host)

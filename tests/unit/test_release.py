@@ -147,13 +147,6 @@ def test_no_paramiko_is_installed_that_is_newer_than_that_of_the_tests(metadata)
     assert version("paramiko").startswith(f"{int(bound) - 1}.")
 
 
-def test_what_the_source_distribution_names_is_there():
-    named = [word for line in (ROOT / "MANIFEST.in").read_text().splitlines() if line.split()[0] in ("include", "graft")
-             for word in line.split()[1:]]  # fmt: skip
-
-    assert [name for name in named if not (ROOT / name).exists()] == []
-
-
 def test_each_test_that_the_page_of_what_was_verified_names_exists():
     text = (ROOT / "docs" / "explanation" / "verified.md").read_text(encoding="utf-8")
     named = re.findall(r"`(tests/[\w/]+\.py)`", text)
