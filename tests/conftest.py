@@ -201,7 +201,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, _numbered_folders: Iterat
         monkeypatch.setenv(f"XDG_{kind.upper()}_HOME", str(folder / kind))
     monkeypatch.setenv("CLUSTERFN_RUNTIME", _runtime)
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(folder / "config" / "clusterfn" / "config.yml"))
-    # Those to hosts that ended with earlier tests would try to reach them, and use what this test replaces.
+    # Connections to hosts that ended with earlier tests would retry during this one, and use what it replaces.
     for opened in [each for each in connections() if each.link.state.name != "connected"]:
         opened.close()
     # A program runs one script; tests in one process run several.

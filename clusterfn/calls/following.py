@@ -227,7 +227,7 @@ def take_outcome(run: Run, source: AgentSource, data: bytes) -> Reply[bytes] | N
         run.close()
         return None
     run.close()
-    _distrust(run.at.host, fields)
+    distrust(run.at.host, fields)
     # The scheduler never took the job, so nothing of it may stay on the host.
     if run.at.doubt is not None and fields.get("stage") == "submit":
         run.fail(run.at.doubt)
@@ -262,7 +262,7 @@ def _open_next(run: Run, source: AgentSource, fields: Mapping[str, Any]) -> Repl
     return waiting
 
 
-def _distrust(host: HostState, fields: Mapping[str, Any]) -> None:
+def distrust(host: HostState, fields: Mapping[str, Any]) -> None:
     """Have the next call look again at what this outcome says is missing or damaged on the host."""
     if fields["kind"] == layout.ENVIRONMENT and fields.get("stage") == "start":
         host.bridge.distrust()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -366,8 +365,7 @@ class GroupSource(ArgumentSource):
         self.argument.wait()
 
     def open_requests(self) -> Sequence[Reply[Any]]:
-        group = self.argument
-        return run_of_group(group).queue.open_requests() if os.getpid() == group._known.pid else ()
+        return run_of_group(self.argument).queue.open_requests()
 
 
 def state_of_group(group: JobGroup[Any, Any]) -> GroupState:

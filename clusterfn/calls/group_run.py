@@ -20,6 +20,7 @@ from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import DIED, SHORT, UNKNOWN
 from clusterfn.calls import conclusion, leaving, liveness, remote_state
 from clusterfn.calls.element import ArrayTask, GroupOnHost
+from clusterfn.calls.following import distrust
 from clusterfn.calls.group_elements import Elements
 from clusterfn.calls.group_state import GroupState, ItemOutcome
 from clusterfn.calls.item_results import ItemResults
@@ -174,13 +175,10 @@ class GroupRun(GroupOnHost):
         if kind == layout.UNSATISFIABLE:
             # Unless some items have ended, other elements could not run either.
             self._before = max(self._before, 0)
-        if kind == layout.ENVIRONMENT:
-            if published.get("stage") == "start":
-                self._bridge_is_damaged = True
-            else:
-                # The next call looks at it again.
-                self.host.contents.distrust()
-                self.host.environments.forget()
+        if kind == layout.ENVIRONMENT and published.get("stage") == "start":
+            self._bridge_is_damaged = True
+        else:
+            distrust(self.host, published)
         if kind == layout.HOST_DISK:
             self._no_room = HostDiskFull(published.get("message") or "the disk of the host is full")
 

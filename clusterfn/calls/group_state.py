@@ -67,7 +67,6 @@ class GroupState:
         outputs_to: The folder on this machine in which each item gets a folder for the files of `outputs=`.
         ended_at: When the last item ended, by the monotonic clock.
         lost: Why nothing more can be received of it.
-        pid: The process that receives what becomes of it.
         own: Its items, but for those of a map on several hosts that other hosts have.
     """
 
@@ -93,7 +92,7 @@ class GroupState:
         self._ended: dict[int, ItemOutcome] = {}
         self._order: list[int] = []
         self._changed = threading.Condition()
-        self.pid = os.getpid()
+        self._pid = os.getpid()
 
     def __len__(self) -> int:
         return len(self._states)
@@ -229,7 +228,7 @@ class GroupState:
         return self._order[given], self._ended[self._order[given]]
 
     def _await(self, has_come: Callable[[], bool], until: float | None, late: str) -> None:
-        if os.getpid() != self.pid and not self.done():
+        if os.getpid() != self._pid and not self.done():
             raise RuntimeError(f"group {self.id} was sent by another process; use clusterfn.attach({self.id!r})")
 
         def ends(seconds: float | None) -> bool:

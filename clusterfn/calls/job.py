@@ -352,7 +352,7 @@ class JobSource(ArgumentSource):
         concurrent.futures.wait([self.argument])
 
     def open_requests(self) -> Sequence[Reply[Any]]:
-        return self.argument._run.queue.open_requests() if os.getpid() == self.argument._pid else ()
+        return self.argument._run.queue.open_requests()
 
 
 def run_of(job: Job[Any]) -> JobRun:

@@ -199,10 +199,12 @@ class QueuePlace:
         loop.result(loop.start(self.answered()), what, _TIMEOUT_S)
 
     def open_requests(self) -> list[Reply[Any]]:
-        """Return the requests after which its folder is on the host, and its scheduler knows it."""
+        """Return this process's requests after which its folder is on the host, and its scheduler knows it."""
         # Without a scheduler, the request that submits the job ends only with the job itself.
         sent = [self.laid_out, *(self.submissions if self.host.scheduler.has_nodes else ())]
-        return [request for request in sent if request is not None and not request.done()]
+        return [
+            request for request in sent if request is not None and request.is_of_this_process and not request.done()
+        ]
 
     def unanswered(self, since: float) -> str:
         """Say who has not taken or started it yet, if it was sent longer ago than a moment; "" otherwise."""

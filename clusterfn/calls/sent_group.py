@@ -44,7 +44,7 @@ def limits_of(host_state: HostState, gpus: int, host: Host) -> SchedulerLimits:
         scheduler = host_state.scheduler
         replies = [host_state.connection.run(argv, unset=scheduler.unset) for argv in scheduler.limits(gpus).commands]
         answers = [_output(reply) for reply in replies]
-        # Without its configuration, the scheduler is away for a moment. It may have no accounting.
+        # If the first command fails, the scheduler is away for a moment. The last fails at sites without accounting.
         host_state.limits = answers if answers[:1] != [""] else None
     return scheduler_for(host).limits(gpus).read(answers)
 

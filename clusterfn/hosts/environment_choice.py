@@ -1,7 +1,7 @@
 """Resolve the environment of a call on its host: an existing one, one to be made, or, if none is named, one that fits.
 
-Asks the host each thing once, until a job finds that it has changed, also which GPUs it has and where environments are;
-makes nothing on it. What makes an environment is imported late: many calls make none.
+Asks the host each thing once, including its GPUs, and asks again after a job has failed because of its environment.
+Makes nothing on the host. What makes an environment is imported late, because many calls make none.
 """
 
 from __future__ import annotations
@@ -68,7 +68,6 @@ class EnvironmentResolver:
         self._known: dict[ExistingEnvironment | str, ResolvedEnvironment] = {}
         # by `environment=` and `packages=`
         self._pythons: dict[tuple[str | None, tuple[str, ...]], tuple[int, int]] = {}
-        self._outdated = False
         # It is held while the host is asked, so no thread that delivers answers may take it.
         self._finding = threading.Lock()
 
@@ -83,7 +82,7 @@ class EnvironmentResolver:
     def find(
         self, wanted: EnvironmentRequest, say: Say = lambda _: None, imports: Iterable[str] = ()
     ) -> ResolvedEnvironment:
-        """Find the environment of a call on the host, once in a process, or lock it so that it can be made there.
+        """Find the environment of a call on the host, or lock it so that it can be made there.
 
         Args:
             wanted: What the call says of it; its silence means the host's own.
@@ -145,17 +144,14 @@ class EnvironmentResolver:
         return text, named if named.kind != "found" else None
 
     def forget(self) -> None:
-        """Ask again: an environment has changed, or was made for unknown GPUs, which are known now. Does not block."""
-        # The thread that calls this delivers answers, so it must not wait for the lock.
-        self._outdated = True
-
-    def _forget_outdated(self) -> None:
-        if self._outdated:
-            self._outdated, self._known = False, {}
+        """Ask again before the next call: an environment has changed, or the GPUs are only known now. Do not block."""
+        # The thread that calls this delivers answers, so it must not wait for the lock. What is being asked meanwhile
+        # goes into the former dict.
+        self._known = {}
 
     def resolve_existing(self, environment: ExistingEnvironment) -> ResolvedEnvironment:
-        self._forget_outdated()
-        if environment not in self._known:
+        known = self._known
+        if environment not in known:
             # A module of the host may have the runtime of an image.
             loading = job_script.modules_setup(self._host.settings) if environment.is_image else ""
             connection, probe = self._host.connection, environment.probe(loading)
@@ -165,17 +161,17 @@ class EnvironmentResolver:
             except EnvironmentBuildError as error:
                 error.host = self._host.settings.name
                 raise
-            self._known[environment] = ResolvedEnvironment(*found)
-        return self._known[environment]
+            known[environment] = ResolvedEnvironment(*found)
+        return known[environment]
 
     def resolve_made(self, spec: Specification, gpus: int, say: Say) -> ResolvedEnvironment:
-        self._forget_outdated()
         key = f"{bool(gpus)} {spec.title} {spec.input_hash}"
-        known = self._known.get(key)
-        if known is None or known.made is None or known.made.lock.is_changed():
+        known = self._known
+        made = known[key].made if key in known else None
+        if made is None or made.lock.is_changed():
             made = lock_environment(self._host, spec, gpus, say)
-            self._known[key] = known = ResolvedEnvironment(made.interpreter, {}, made)
-        return known
+            known[key] = ResolvedEnvironment(made.interpreter, {}, made)
+        return known[key]
 
     def _found_or_made(self, wanted: EnvironmentRequest, say: Say, imports: set[str]) -> ResolvedEnvironment:
         """Find the host's Python of the caller's version if it has what the function imports; else make one."""

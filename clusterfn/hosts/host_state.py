@@ -53,8 +53,7 @@ class HostState:
         self.bridge = HostBridge(self.connect, self.contents, self.scheduler_rules.unset)
         self._connected: HostConnection | None = None
         self.limits: list[str] | None = None
-        # What the scheduler knows of the host is of one start of it.
-        self._schedulers: dict[str, Scheduler] = {}
+        self._schedulers: dict[str, Scheduler] = {}  # by the host's boot id
         self.follow_window: FollowWindow[Any] = FollowWindow()
         # Has one entry, for the present connection: entries of ended connections are removed.
         self._watches: dict[HostConnection, SchedulerWatch] = {}
@@ -105,7 +104,6 @@ class HostState:
     @property
     def scheduler(self) -> Scheduler:
         """What builds the host's commands and reads their answers."""
-        # Before Python 3.12, a cached_property of one host that connects keeps the threads of all other hosts waiting.
         facts = (self._connected or self.connect()).facts
         if facts.boot_id not in self._schedulers:
             # Where there is no scheduler, this program prints which jobs wait, and ensures that a spooler starts them.
@@ -180,8 +178,8 @@ def open_host(host: Host) -> HostState:
 
 
 def _forget_all() -> None:
-    """Drop what the parent knows of its hosts in a forked child: answers and locks that a thread of it would bring."""
-    # Keep a reference to each: when Python collects them, it would report coroutines of the parent that never ended.
+    """Drop the parent's hosts in a forked child, which has no threads that answer for them or release their locks."""
+    # Keep a reference to each. If Python collected them, it would report the parent's coroutines as never ended.
     _inherited.extend(_states.values())
     _states.clear()
 

@@ -31,8 +31,8 @@ from tests.waiting import until
 
 pytestmark = [pytest.mark.lab]
 DRIVER = Path(__file__).parents[1] / "fixtures" / "waiting_call.py"
-WITHIN_S = 20.0
-AT_ONCE = 24
+WITHIN_S = 10.0
+AT_ONCE = 12
 CALLS = list(calls_on("host", "", ""))
 SOME = ["f()", "f.map()", "job.result()", "job.exception()", "job.logs()", "Session.call()"]
 SOME += ["clusterfn jobs", "clusterfn cancel", "clusterfn jupyter"]

@@ -250,7 +250,7 @@ ROWS: list[Row] = [
     ),
     Row(
         "node lost", "3c 18", calls.sleeps, (300,), errors.NodeFailed, stage="scheduler", hosts=("slurm",),
-        text=("went down",), act=do.lose_node, check=used_so_far, takes_s=60, within_s=200, long=True, alone="nodes",
+        text=("went down",), act=do.lose_node, check=used_so_far, takes_s=60, long=True, alone="nodes",
     ),
     Row(
         "slurmd killed", "3c 18", calls.attempt, (120,), value=2, hosts=("slurm",), act=do.kill_slurmd,

@@ -89,12 +89,12 @@ def present(names: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def homes_of(value: Any) -> list[tuple[str, str]]:
-    """Return modules and names of this object in its class's package; of a mere `object()` in all but the script."""
+    """Return (module, name) of this object in its class's package, or of a plain `object()` in all but the script."""
     kind, modules = type(value), len(sys.modules)
     count, homes = _homes.get(kind, (-1, {}))
-    # A module that was loaded again has others under the same names.
-    looked = [id(value)] if id(value) in homes else list(homes)
-    if count == modules and all(id(_named(*home)) == number for number in looked for home in homes[number]):
+    # After a reload, a module has other objects under the same names.
+    checked = [id(value)] if id(value) in homes else list(homes)
+    if count == modules and all(id(_value_of(*home)) == number for number in checked for home in homes[number]):
         return homes.get(id(value), [])
     # `__module__` may be any object.
     home: object = kind.__module__
@@ -111,7 +111,7 @@ def homes_of(value: Any) -> list[tuple[str, str]]:
     return homes.get(id(value), [])
 
 
-def _named(module: str, key: str) -> Any:
+def _value_of(module: str, key: str) -> Any:
     return getattr(sys.modules.get(module), "__dict__", {}).get(key)
 
 

@@ -220,7 +220,7 @@ class Link:
             raise self._needs_you.with_traceback(None)
 
     def _run(self, work: Callable[[], None]) -> None:
-        """Be one of the two threads, and none at its end: a later thread may get its identifier, and waits as usual."""
+        """Run one of the two threads. Forget its identifier at the end, because a later thread may get the same one."""
         with self._answers.no_wait_here():
             try:
                 work()

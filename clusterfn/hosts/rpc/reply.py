@@ -106,7 +106,7 @@ class Reply(Generic[T]):
         if self.future.done():
             return
         host = self._link.host
-        if os.getpid() != self._pid:
+        if not self.is_of_this_process:
             message = f"The answer of {host} to `{self._request}` goes to process {self._pid}, which forked this one"
             raise HostError(message, host=host, hint=OF_PARENT)
         if threading.get_ident() in self._link.threads:
@@ -124,6 +124,11 @@ class Reply(Generic[T]):
             message = f"{host} did not answer `{self._request}` within {timeout_s:g} s"
             hint = "try again; then check the load of the host and of its file systems"
             raise Unreachable(message, host=host, hint=hint, retryable=True)
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """Whether its answer comes here, and not to the process that forked this one."""
+        return os.getpid() == self._pid
 
     def done(self) -> bool:
         """Whether the answer has come."""

@@ -130,8 +130,9 @@ def test_a_hundred_hosts_and_a_hundred_thousand_jobs(hosts: Callable[[int], Slur
     assert many.messages <= 8
     assert many.looks <= 2 + minutes  # of each host: requests to look, which the agent repeats by itself
     assert many.resident_kb <= MOST_RESIDENT_KB
-    assert many.submit_ms <= 10 * few.submit_ms
-    assert many.end_ms <= 10 * few.end_ms
+    again = grow(hosts(4), 1_000, measures_memory=False)  # the machine may have become slower
+    assert many.submit_ms <= 3 * max(few.submit_ms, again.submit_ms)
+    assert many.end_ms <= 3 * max(few.end_ms, again.end_ms)
 
 
 def test_several_are_done_at_the_same_time_and_reported_in_their_order():
