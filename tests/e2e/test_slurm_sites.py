@@ -241,7 +241,8 @@ function slurm_cli_post_submit(offset, job, step) return slurm.SUCCESS end
     "ExclusiveUser": Row(more={"partitions": [_MAIN + " ExclusiveUser=YES"]}),
     "MaxCPUsPerNode": Row({"EnforcePartLimits": "ALL"}, "cores=4", more={"partitions": [_MAIN + " MaxCPUsPerNode=2"]},
         says=["Unsatisfiable"]),
-    "a partition for others": Row(more={"partitions": [_MAIN + " AllowGroups=root"]}, says=["root"]),
+    "a partition for others": Row(more={"partitions": [_MAIN + " AllowGroups=root"]},
+        says=["group not permitted", "`slurm: partition:` to one that your groups may use"]),
     # resources with names
     "a licence": Row({"Licenses": "matlab:1"}, "cores=1, slurm={'licenses': 'matlab'}"),
     "an unknown licence": Row(
