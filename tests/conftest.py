@@ -19,7 +19,7 @@ import pytest
 
 import clusterfn
 from tests.faults.fault_table import PROPERTY, fault_table
-from tests.waiting import connections
+from tests.processes import connections
 
 if TYPE_CHECKING:
     from tests.lab import Lab

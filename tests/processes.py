@@ -6,7 +6,9 @@ A machine runs others' processes, too. A test finds its own by a mark that only 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
+from typing import Any
 
 
 def everyone() -> list[int]:
@@ -96,3 +98,8 @@ def _read(pid: int, name: str) -> bytes:
         return Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError:  # it has ended
         return b""
+
+
+def connections() -> list[Any]:
+    """All connections of this process to hosts."""
+    return list(getattr(sys.modules.get("clusterfn.hosts.connection"), "_opened", ()))

@@ -22,7 +22,7 @@ ALLOWED = {
     "e2e/test_call_seams.py": {"_groups"},
     "e2e/test_executor.py": {"_groups"},
     # Nobody has a handle on all connections of a process.
-    "waiting.py": {"_opened"},
+    "processes.py": {"_opened"},
     # A clock of round trips, put around what a link, a reply and a connection do with each of them.
     "e2e/waits.py": {"_requests", "_answer", "_try_to_connect", "_wait", "_open"},
 }

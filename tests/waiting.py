@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -64,8 +63,3 @@ def replace_here(patch: pytest.MonkeyPatch, module: Any, name: str, replacement:
         return (replacement if threading.get_ident() == here else real)(*args)
 
     patch.setattr(module, name, either)
-
-
-def connections() -> list[Any]:
-    """All connections of this process to hosts."""
-    return list(getattr(sys.modules.get("clusterfn.hosts.connection"), "_opened", ()))

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.waiting import connections
+from tests.processes import connections
 
 from . import hosts
 from .layout import CABLE_LIST, HOSTS, SSHD, Host

@@ -335,9 +335,7 @@ def test_unknown_options_are_those_of_cluster():
 CODE = ["a b", "", "$(touch x)", "`touch x`", "; touch x", "x) touch x", "'", '"', "\\", "*", "~", "a\nb", "{y}"]
 
 
-@pytest.mark.parametrize(
-    "line", ["echo '{x}'; true", "echo $(( {x} ))", "cat <<EOT\n{x}\nEOT", "eval {x}", "[[ -v {x} ]]"]
-)
+@pytest.mark.parametrize("line", ["echo '{x}'; true", "echo $(( {x} ))", "cat <<E\n{x}\nE", "eval {x}", "[[ -v {x} ]]"])
 def test_no_shell_reads_a_value_as_code(project, line):
     filled = fill(sent(f"{line}; true")["line"], {"x": "lr=1e-3"}, is_code=True)
     assert filled == f"{line.replace('{x}', 'lr=1e-3')}; true"
