@@ -129,7 +129,8 @@ class Tracker(WaitingJob):
 
     def attach(self, claim: bytes, started: bytes) -> None:
         """Follow a job that another process sent, of which these files are known; b"" for one that does not exist."""
-        submission = claim.decode("ascii", "replace").strip()
+        claimed = claim.decode("ascii", "replace").strip()
+        submission = "" if claimed == layout.CONCLUDED else claimed
         self.follow()
         self.taken(Started(submission or _script_id(started.decode("utf-8", "replace"))))
         if not submission and not self.host.scheduler.knows_all:

@@ -55,25 +55,16 @@ def test_an_exit_in_atexit_does_not_change_the_outcome(bench: Bench):
 @pytest.mark.parametrize(
     "mischief",
     [
-        "os.close(1); os.close(2)",
-        "sys.stdout.close(); sys.stderr.close()",
-        "sys.stdout = None; sys.stderr = object()",
-        "os.closerange(3, 500)",
-        "del sys.stdout, sys.stderr",
-        "sys.stdout = type('Odd', (), {'flush': lambda self: 1 / 0})()",
-        "sys.stdout = type('Odd', (), {'flush': lambda self: sys.exit(3)})()",
-        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))",
-        "os.chdir('/'); os.umask(0o777)",
-        "shutil.rmtree(os.getcwd())",
-        "shutil.rmtree(os.path.dirname(os.getcwd()), ignore_errors=True)",
+        "os.close(1); os.close(2)", "sys.stdout.close(); sys.stderr.close()",
+        "sys.stdout = None; sys.stderr = object()", "os.closerange(3, 500)", "del sys.stdout, sys.stderr",
+        "sys.stdout = type('Odd', (), {'flush': lambda self: 1 / 0})()", "os.environ.clear()",
+        "sys.stdout = type('Odd', (), {'flush': lambda self: sys.exit(3)})()", "sys.path.clear()",
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))", "os.chdir('/'); os.umask(0o777)",
+        "shutil.rmtree(os.getcwd())", "shutil.rmtree(os.path.dirname(os.getcwd()), ignore_errors=True)",
         "[signal.signal(n, signal.SIG_IGN) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE)]",
-        "os.environ.clear()",
-        "sys.path.clear()",
-        "sys.modules.pop('json')",
-        "sys.stdout.reconfigure(encoding='ascii', errors='strict')",
-        "os.setsid()",
+        "sys.modules.pop('json')", "sys.stdout.reconfigure(encoding='ascii', errors='strict')", "os.setsid()",
     ],
-)
+)  # fmt: skip
 def test_the_value_arrives_whatever_the_function_does(bench: Bench, mischief):
     job, outcome = bench.run(f"def f():\n    import os, sys, shutil, signal\n    {mischief}\n    return 'value'\n")
 

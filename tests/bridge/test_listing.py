@@ -64,18 +64,13 @@ def overwrite(name: str, content: str):
 @pytest.mark.parametrize(
     "damage",
     [
-        overwrite("attempts/1/outcome.json", ""),
-        overwrite("attempts/1/outcome.json", "garb\0age"),
-        overwrite("attempts/1/outcome.json", "[]"),
-        overwrite("attempts/1/outcome.json", "null"),
-        overwrite("spec.json", "{}"),
-        overwrite("spec.json", ""),
-        lambda job: (job.folder / "spec.json").unlink(),
-        lambda job: job.attempt.chmod(0),
-        lambda job: (job.folder / "attempts").chmod(0),
+        overwrite("attempts/1/outcome.json", ""), overwrite("attempts/1/outcome.json", "garb\0age"),
+        overwrite("attempts/1/outcome.json", "[]"), overwrite("attempts/1/outcome.json", "null"),
+        overwrite("spec.json", "{}"), overwrite("spec.json", ""), lambda job: (job.folder / "spec.json").unlink(),
+        lambda job: job.attempt.chmod(0), lambda job: (job.folder / "attempts").chmod(0),
         lambda job: job.folder.chmod(0),
     ],
-)
+)  # fmt: skip
 def test_a_damaged_job_is_unknown_and_hides_no_other(bench: Bench, damage):
     good, bad = bench.ended(), bench.ended()
     damage(bad)

@@ -1,4 +1,4 @@
-"""A job that is removed while the host concludes it, between two steps of that in the process of the test."""
+"""What happens to a job while the host concludes it, between two steps of that in the process of the test."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ import io
 import json
 import shutil
 import sys
+import time
 
 import pytest
 
 from clusterfn.bridge.supervisor import conclude
+from clusterfn.bridge.supervisor.attempt import Attempt
+from clusterfn.bridge.supervisor.job import JobFolder
+from clusterfn.bridge.supervisor.verdict import Verdict
 from tests.bridge.host import Bench
+from tests.waiting import replace_here
 
 
 def test_a_conclusion_that_is_late_does_not_bring_a_removed_job_back(bench: Bench, monkeypatch: pytest.MonkeyPatch):
@@ -25,3 +30,16 @@ def test_a_conclusion_that_is_late_does_not_bring_a_removed_job_back(bench: Benc
         conclude.conclude_on_request(str(job.folder))
 
     assert not job.folder.exists()
+
+
+@pytest.mark.parametrize("kind", ["cancelled", "lost"], ids=["withdrawn", "by one that has died"])
+def test_a_job_that_is_concluded_is_lost_only_if_no_other_cause_comes(bench: Bench, monkeypatch, kind: str):
+    """Its script ends as it finds the claim, before the cause is published."""
+    job = bench.job("def f():\n    pass\n")
+    (job.folder / "claim").write_text("concluded")
+    folder = JobFolder(str(job.folder))
+    if kind == "cancelled":
+        replace_here(monkeypatch, time, "sleep", lambda _: Attempt.new(folder).publish(Verdict(kind, "on request")))
+
+    attempt, won = conclude.conclude_by(folder, Verdict("lost", "its processes are gone"))
+    assert (won, job.outcome()["kind"]) == (kind == "lost", kind)

@@ -19,21 +19,8 @@ _PROGRAMS = ("env", "bash", "dash", "cat", "ls", "sleep")
 _LINKS = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64"}
 # What the runtimes mount, or what they need to be there: nobody may write into these images.
 _FOLDERS = (
-    "dev",
-    "proc",
-    "sys",
-    "tmp",
-    "etc",
-    "root",
-    "home",
-    "mnt",
-    "opt",
-    "work",
-    "usr/sbin",
-    "usr/lib64",
-    "run",
-    "var/tmp",
-)
+    "dev", "proc", "sys", "tmp", "etc", "root", "home", "mnt", "opt", "work", "usr/sbin", "usr/lib64", "run", "var/tmp",
+)  # fmt: skip
 
 
 def build(_: State) -> None:

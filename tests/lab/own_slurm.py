@@ -38,32 +38,15 @@ _APART = (
 )  # fmt: skip
 # As few as work on any machine; see slurm.py for what is odd.
 _DEFAULTS: Mapping[str, object] = {
-    "ClusterName": "site",
-    "SlurmctldHost": "localhost(127.0.0.1)",
-    "SlurmUser": "root",
-    "AuthType": "auth/munge",
-    "CredType": "cred/munge",
-    "AuthInfo": f"socket={SOCKET},cred_expire=5",
-    "SlurmdParameters": "config_overrides",
-    "ProctrackType": "proctrack/linuxproc",
-    "TaskPlugin": "task/none",
-    "JobAcctGatherType": "jobacct_gather/linux",
-    "AccountingStorageType": "accounting_storage/none",
-    "MpiDefault": "none",
-    "SwitchType": "switch/none",
-    "MailProg": "/bin/true",
-    "ReturnToService": 2,
-    "PropagateResourceLimits": "NONE",
-    "SelectType": "select/cons_tres",
-    "SelectTypeParameters": "CR_Core_Memory",
-    "SchedulerType": "sched/backfill",
+    "ClusterName": "site", "SlurmctldHost": "localhost(127.0.0.1)", "SlurmUser": "root", "AuthType": "auth/munge",
+    "CredType": "cred/munge", "AuthInfo": f"socket={SOCKET},cred_expire=5", "SlurmdParameters": "config_overrides",
+    "ProctrackType": "proctrack/linuxproc", "TaskPlugin": "task/none", "JobAcctGatherType": "jobacct_gather/linux",
+    "AccountingStorageType": "accounting_storage/none", "MpiDefault": "none", "SwitchType": "switch/none",
+    "MailProg": "/bin/true", "ReturnToService": 2, "PropagateResourceLimits": "NONE", "SelectType": "select/cons_tres",
+    "SelectTypeParameters": "CR_Core_Memory", "SchedulerType": "sched/backfill",
     "SchedulerParameters": "batch_sched_delay=0,sched_min_interval=50000,sched_interval=2,bf_interval=2",
-    "SlurmdTimeout": 15,
-    "SlurmctldTimeout": 30,
-    "InactiveLimit": 0,
-    "KillWait": 5,
-    "GresTypes": "gpu",
-}
+    "SlurmdTimeout": 15, "SlurmctldTimeout": 30, "InactiveLimit": 0, "KillWait": 5, "GresTypes": "gpu",
+}  # fmt: skip
 NODE = "CPUs=8 Boards=1 SocketsPerBoard=1 CoresPerSocket=8 ThreadsPerCore=1 RealMemory=8000"
 PARTITION = "PartitionName=main Default=YES Nodes=ALL State=UP MaxTime=60"
 

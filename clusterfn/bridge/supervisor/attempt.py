@@ -341,17 +341,17 @@ def claim(job: "JobFolder", holder: "Optional[str]" = None) -> "Optional[str]":
     holder = holder or job.submission
     if publish.publish(job.folder, layout.CLAIM, holder.encode()):
         return None
-    claimed = _claim_of(job)
+    claimed = claim_of(job)
     return None if claimed == holder else claimed
 
 
-def _claim_of(job: "JobFolder") -> str:
+def claim_of(job: "JobFolder") -> str:
     return (publish.read(job.folder, layout.CLAIM) or b"").decode("ascii", "replace")
 
 
 def script_of(job: "JobFolder") -> "Optional[int]":
     """Return the pid of the job.sh that has claimed a job; 0 if that is gone, None if no job.sh has."""
-    boot, pid, start = (_claim_of(job) + "::").split(":")[:3]
+    boot, pid, start = (claim_of(job) + "::").split(":")[:3]
     if not pid.isdecimal():
         return None
     lives = boot == boot_id() and is_alive(int(pid)) and start_time(int(pid)) == start

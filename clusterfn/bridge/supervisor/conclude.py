@@ -17,7 +17,7 @@ from .. import layout
 from ..queue import launch, lease_names, tickets
 from ..queue.lease import Leases
 from . import classify_exit, dependencies, notify, process_tree, retries, watch
-from .attempt import Attempt, claim, final_attempt, read_usage, restore_owner_permissions, script_of
+from .attempt import Attempt, claim, claim_of, final_attempt, read_usage, restore_owner_permissions, script_of
 from .job import JobFolder, dependencies_of
 from .publish import last_bytes
 from .text import how_to_correct, last_lines, masked, native, shortened
@@ -83,16 +83,12 @@ def conclude_for_dead(folder: str, status: str) -> int:
 
 
 def _has_begun_items(attempt: Attempt) -> bool:
-    try:
-        return os.stat(attempt.path(layout.JOURNAL)).st_size > 0
-    except FileNotFoundError:
-        return False
+    return bool(last_bytes(attempt.path(layout.JOURNAL)))
 
 
 def _sweep(find: "Callable[[], list[int]]") -> "list[str]":
-    names = [process_tree.name_of(pid) for pid in find()]
+    notes = ["ended after the supervisor's death: %s" % process_tree.name_of(pid) for pid in find()]
     left = process_tree.end(find, lambda: None)
-    notes = ["ended after the supervisor's death: %s" % name for name in names]
     return notes + ["could not be ended: %s" % name for name in left]
 
 
@@ -130,11 +126,8 @@ def _not_set_up(what: str, which: str) -> Verdict:
 
 def _evidence(job: JobFolder, attempt: Attempt) -> "list[str]":
     secrets = list(job.secrets().values())
-    for path in (attempt.path(layout.STDERR), attempt.path(layout.STDOUT), job.path(layout.SCHEDULER_LOG)):
-        lines = masked(last_lines(last_bytes(path)), secrets)
-        if lines:
-            return lines
-    return []
+    paths = (attempt.path(layout.STDERR), attempt.path(layout.STDOUT), job.path(layout.SCHEDULER_LOG))
+    return next(filter(None, (masked(last_lines(last_bytes(path)), secrets) for path in paths)), [])
 
 
 def conclude_on_request(folder: str) -> int:
@@ -169,7 +162,10 @@ def conclude_by(job: JobFolder, asked: Verdict, withdraw: bool = False) -> "tupl
         failed = dependencies.Dependencies(job.root).failure(dependencies_of(job.spec))
         if failed is None:
             return None, False
-    holder = claim(job, "concluded")
+    if is_gone and claim_of(job) == layout.CONCLUDED:
+        # Another process has ended it, and is about to say why, unless that has died.
+        _await_ends([job], _ENDS_ITSELF_S)
+    holder = claim(job, layout.CONCLUDED)
     if withdraw and holder is not None:
         numbers = job.attempts()
         # It is claimed. It may still wait for GPUs, and then it never starts now.

@@ -47,7 +47,7 @@ class SlowHost:
         self.living: set[str] = set()
         # What `find` prints, by the name that it looks for; no job is claimed then.
         self.found: dict[str, str] = {}
-        self.root, self.facts = "/root", SimpleNamespace(machine="m-1")
+        self.claim, self.root, self.facts = "", "/root", SimpleNamespace(machine="m-1")
         self.most_open = 0
         self.settings, self.bridge, self.contents = BARE, self, Mock()
         self.runs: dict[str, SilentRun] = {}
@@ -70,7 +70,7 @@ class SlowHost:
             out = self.found.get(argv[1].rpartition("/")[2], "")
         elif argv[0] == "grep" and not self.found:
             claims = (path for path in argv if path.endswith(layout.CLAIM))
-            out = "".join(f"{path}:{BOOT}:{path.split('/')[3]}:77\n" for path in claims)
+            out = "".join(f"{path}:{self.claim or BOOT + ':' + path.split('/')[3] + ':77'}\n" for path in claims)
         elif argv[0] == "cat":
             pids = [path.split("/")[2] for path in argv[2:]]
             out = f"{BOOT}\n" + "".join(f"{pid} (sh) S {'0 ' * 18}77\n" for pid in pids if pid in self.living)
@@ -106,6 +106,18 @@ def ask(host: Any, jobs: Sequence[Any]) -> None:
     for job in jobs:
         liveness.ask(job)
     settle()
+
+
+def test_a_claim_that_says_that_the_job_is_concluded_is_not_of_another_start_of_the_host() -> None:
+    host = SlowHost()
+    host.claim = "concluded"
+    (job,) = made(host, 1)
+    job.at.scheduler_id = f"{BOOT}:1000:77"
+
+    ask(host, [job])
+    host.answer_all()
+
+    assert job.verdict is not None and job.verdict["kind"] == "lost"
 
 
 def test_one_question_answers_for_all_and_none_is_asked_while_it_is_open():
