@@ -125,6 +125,11 @@ async def _is_written_lately(connection: HostConnection, note: str, within_s: fl
     return bool((await connection.run(["find", note, "-mmin", f"-{within_s / 60:.0f}"])).out)
 
 
+def submission_of(claim: str) -> str:
+    """Return by which submission a job is claimed; "" if it is concluded from outside, or has no claim."""
+    return "" if claim.strip() == layout.CONCLUDED else claim.strip()
+
+
 def explain(at: Location, answer: str, log: str, submission: str) -> SchedulerVerdict | None:
     """Return what has ended a job, by what its scheduler says and its log; None if it may live."""
     return at.host.scheduler.explain(Evidence(answer, log, submission, at.id))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING, SUSPENDED
-from clusterfn.calls import liveness
+from clusterfn.calls import conclusion, liveness
 from clusterfn.calls.following import AgentSource, OnOutput
 from clusterfn.calls.item_results import ItemResults, ItemStream
 from clusterfn.calls.queue_place import QueuePlace
@@ -82,7 +82,8 @@ class ArrayTask(Run):
         if error is not None:
             self.lose(error if isinstance(error, ClusterfnError) else HostError(str(error), host=self.host))
             return
-        self.at.scheduler_id = coming.result(0).decode("ascii", "replace").strip() or self.at.scheduler_id
+        claim = coming.result(0).decode("ascii", "replace")
+        self.at.scheduler_id = conclusion.submission_of(claim) or self.at.scheduler_id
         self.follow_now()
 
     def follow(self) -> None:

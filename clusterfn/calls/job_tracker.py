@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.job_states import PENDING, RUNNING, STARTING, SUSPENDED
-from clusterfn.calls import liveness
+from clusterfn.calls import conclusion, liveness
 from clusterfn.calls.following import AgentSource, lose
 from clusterfn.calls.job_run import JobRun
 from clusterfn.calls.queue_place import is_from_host
@@ -129,8 +129,7 @@ class Tracker(WaitingJob):
 
     def attach(self, claim: bytes, started: bytes) -> None:
         """Follow a job that another process sent, of which these files are known; b"" for one that does not exist."""
-        claimed = claim.decode("ascii", "replace").strip()
-        submission = "" if claimed == layout.CONCLUDED else claimed
+        submission = conclusion.submission_of(claim.decode("ascii", "replace"))
         self.follow()
         self.taken(Started(submission or _script_id(started.decode("utf-8", "replace"))))
         if not submission and not self.host.scheduler.knows_all:

@@ -195,7 +195,7 @@ async def _read_claims(host: HostState, silent: list[Run]) -> list[tuple[Run, st
     read = await host.connection.run(["grep", "-s", "", *claims, "/dev/null"])
     lines = read.out.decode("utf-8", "surrogateescape").splitlines()
     pairs = (line.rpartition(f"/{layout.CLAIM}:") for line in lines)
-    by_folder = {folder: claim.strip() for folder, _, claim in pairs if claim.strip() != layout.CONCLUDED}
+    by_folder = {folder: conclusion.submission_of(claim) for folder, _, claim in pairs}
     claimed = []
     for run in silent:
         submission = by_folder.get(run.folder) or run.at.scheduler_id

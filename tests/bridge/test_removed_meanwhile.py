@@ -7,12 +7,14 @@ import json
 import shutil
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from clusterfn.bridge.supervisor import conclude
 from clusterfn.bridge.supervisor.attempt import Attempt
 from clusterfn.bridge.supervisor.job import JobFolder
+from clusterfn.bridge.supervisor.process_tree import boot_id
 from clusterfn.bridge.supervisor.verdict import Verdict
 from tests.bridge.host import Bench
 from tests.waiting import replace_here
@@ -43,3 +45,13 @@ def test_a_job_that_is_concluded_is_lost_only_if_no_other_cause_comes(bench: Ben
 
     attempt, won = conclude.conclude_by(folder, Verdict("lost", "its processes are gone"))
     assert (won, job.outcome()["kind"]) == (kind == "lost", kind)
+
+
+def test_a_job_whose_script_runs_is_not_one_that_never_started(bench: Bench) -> None:
+    """It may be in `setup:`, and a program that attaches to it knows no id of it."""
+    job = bench.job("def f():\n    pass\n")
+    (job.folder / "started").write_text(f"{boot_id()} {Path('/proc/self/stat').read_text()}")
+    never_started = Verdict("lost", "the job was sent but never started", stage="submit")
+
+    assert conclude.conclude_by(JobFolder(str(job.folder)), never_started, withdraw=True) == (None, False)
+    assert not job.has_outcome() and not (job.folder / "claim").exists()

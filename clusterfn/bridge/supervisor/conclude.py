@@ -150,11 +150,11 @@ def conclude_by(job: JobFolder, asked: Verdict, withdraw: bool = False) -> "tupl
         The attempt whose outcome stands, None if the job goes on, and whether the outcome is this verdict.
     """
     asked = watch.as_known(job, asked)
-    is_gone = asked.kind in layout.GONE and not withdraw
+    is_gone = asked.kind in layout.GONE
     if is_gone and not job.scheduler.has_nodes:
         # The job may be one that is requeued after a restart.
         launch.resume_after_restart(job.root, job.spec["bridge"])
-    # The client has seen the end of the process that queued the job.
+    # The client has seen the end of the process that queued the job, or nothing of a job that another program sent.
     if is_gone and (_waits(job) or _runs(job)):
         return None, False
     failed = None
@@ -209,6 +209,9 @@ def _runs(job: JobFolder) -> bool:
     # What the function of a job has forked holds its names too, even once job.sh is gone.
     if job.scheduler.has_nodes or script_of(job) == 0:
         return False
+    # A script holds nothing while `setup:` runs.
+    if process_tree.script_runs(job.path(layout.STARTED)):
+        return True
     seen = lease_names.HeldNames(Leases().binders(), 0)
     return any((other.uid, other.job) == (os.getuid(), job.id) for other in seen.running)
 
