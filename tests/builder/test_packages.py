@@ -172,7 +172,7 @@ def test_activation_scripts_set_variables_and_no_post_link_script_runs(host: Hos
 def test_an_activation_script_that_hangs_is_ended_with_all_that_it_started(
     host: Host, shelf: Path, python: dict, hangs: str
 ):
-    child = f"(trap '' TERM HUP; exec -a left-by-{shelf.parent.name} sleep 600) &\n"
+    child = f"(trap '' TERM HUP; exec -a left-by-{os.getpid()} sleep 600) &\n"
     files = {"etc/conda/activate.d/a.sh": f"{child}{hangs}\n".encode()}
     plan = host.plan([python, toys.conda(shelf, "linked", files)], timeout_s=6.0)
 
@@ -181,7 +181,7 @@ def test_an_activation_script_that_hangs_is_ended_with_all_that_it_started(
     assert answer.last["at"] == "script"
     assert "the environment cannot be activated: it " in answer.last["message"]
     assert "6 s, and was ended" in answer.last["message"]
-    assert not named(f"left-by-{shelf.parent.name}")
+    assert not named(f"left-by-{os.getpid()}")
     assert not os.path.lexists(host.prefix(plan)) and host.leftovers() == []
 
 
