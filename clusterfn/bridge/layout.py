@@ -225,7 +225,7 @@ EXIT_AGAIN = 12
 
 # In the environment of a job.sh whose turn in the queue of a machine has come.
 TURN = "CLUSTERFN_TURN"
-# What stands in the claim of a job that is concluded from outside: no submission has it.
+# The claim of a job that is concluded from outside: no submission has it.
 CONCLUDED = "concluded"
 # The environment variable by which every process of an attempt is found: CLUSTERFN_JOB=<id>/<attempt>.
 TAG = "CLUSTERFN_JOB"
