@@ -190,7 +190,7 @@ class Nothing:
     """A host that answers nothing, and what a tracker asks of its session."""
 
     def __init__(self) -> None:
-        self.connection = self.link = self.scheduler = self.bridge = self
+        self.connection = self.link = self.scheduler = self.bridge = self.environments = self
         self.knows_all = True
         self.root, self.settings, self.contents = "/r", HOST, HostContents()
         self.state = SimpleNamespace(name="connected", cause="")

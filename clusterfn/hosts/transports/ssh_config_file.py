@@ -127,7 +127,7 @@ def expanded(name: str) -> Path:
     """Expand `~` in a path of an ssh configuration, as ssh does; raise ConfigError for an unknown `~user`."""
     if name == "~" or name.startswith("~/"):
         return home() / name[2:]
-    path = os.path.expanduser(name)
+    path = name if "\0" in name else os.path.expanduser(name)  # which raises ValueError for a NUL
     if path.startswith("~"):
         raise ConfigError(f"{name}: this machine has no such user", hint="correct that path in the ssh configuration")
     return Path(path)

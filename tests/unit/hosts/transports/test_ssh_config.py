@@ -235,10 +235,11 @@ def test_the_home_is_the_one_that_openssh_takes(tmp_path, monkeypatch):
     assert asked(config, "lab8", True) == right and not right.identity_files[0].is_relative_to(tmp_path)
 
 
-def test_a_user_that_is_nowhere_is_named(home: Path):
-    (home / ".ssh/config").write_text("Host lab8\n IdentityFile ~nobody-at-all/key\n")
+@pytest.mark.parametrize("user", ["nobody-at-all", "root\0", "root\0x/y"])
+def test_a_user_that_is_nowhere_is_named(user: str, home: Path):
+    (home / ".ssh/config").write_text(f"Host lab8\n IdentityFile ~{user}/key\n")
 
-    with pytest.raises(ConfigError, match="~nobody-at-all/key: this machine has no such user"):
+    with pytest.raises(ConfigError, match="~.+/key: this machine has no such user"):
         settings_of("lab8")
 
 
