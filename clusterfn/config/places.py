@@ -59,7 +59,7 @@ def expanded(path: str | Path) -> Path:
     """
     try:
         return Path(path).expanduser()
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         user = Path(path).parts[0]
         if user == "~":
             problem = "you have no home folder: HOME is not set, and this machine has no account with your number"

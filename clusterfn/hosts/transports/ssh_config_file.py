@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from clusterfn.config import places
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError
 
@@ -127,10 +128,10 @@ def expanded(name: str) -> Path:
     """Expand `~` in a path of an ssh configuration, as ssh does; raise ConfigError for an unknown `~user`."""
     if name == "~" or name.startswith("~/"):
         return home() / name[2:]
-    path = name if "\0" in name else os.path.expanduser(name)  # which raises ValueError for a NUL
-    if path.startswith("~"):
-        raise ConfigError(f"{name}: this machine has no such user", hint="correct that path in the ssh configuration")
-    return Path(path)
+    try:
+        return places.expanded(name)
+    except ConfigError as error:
+        raise ConfigError(error.message, hint="correct that path in the ssh configuration") from error
 
 
 def config_file() -> Path:

@@ -262,7 +262,7 @@ def test_aliases_of_ssh_are_offered(folder, monkeypatch, capsys):
     (folder / ".ssh" / "more.d").mkdir(parents=True)
     (folder / ".ssh" / "config").write_text(
         'Include more.d/* nothing\nInclude config\nHost gpu box *.lab\n  User ada\nHost !not *\nhost=third "a b\n'
-        "Host fourth # of all\nInclude ~nobody-at-all/x\n"
+        "Include ~nobody-at-all/x ~no\0body/x\nHost fourth # of all\n"
     )
     (folder / ".ssh" / "more.d" / "lab").write_text('Match host x\nHost "slurmbox"\n')
 

@@ -235,11 +235,10 @@ def test_the_home_is_the_one_that_openssh_takes(tmp_path, monkeypatch):
     assert asked(config, "lab8", True) == right and not right.identity_files[0].is_relative_to(tmp_path)
 
 
-@pytest.mark.parametrize("user", ["nobody-at-all", "root\0", "root\0x/y"])
-def test_a_user_that_is_nowhere_is_named(user: str, home: Path):
-    (home / ".ssh/config").write_text(f"Host lab8\n IdentityFile ~{user}/key\n")
+def test_a_user_that_is_nowhere_is_named(home: Path):
+    (home / ".ssh/config").write_text("Host lab8\n IdentityFile ~nobody-at-all\0/key\n")
 
-    with pytest.raises(ConfigError, match="~.+/key: this machine has no such user"):
+    with pytest.raises(ConfigError, match="~nobody-at-all.*/key: this machine has no user nobody-at-all"):
         settings_of("lab8")
 
 
@@ -290,12 +289,6 @@ def test_the_file_of_all_users_is_read_last(home: Path, monkeypatch):
     found = settings_of("lab8")
 
     assert (found.user, found.port) == ("me", 2222)
-
-
-def test_aliases_of_a_file_that_includes_itself_are_listed_once(home: Path):
-    (home / ".ssh/config").write_text("Include config\nHost lab8 lab? # mine\nHost 'open\nHost lab9\n")
-
-    assert aliases() == ["lab8", "lab9"]
 
 
 def test_a_file_that_is_not_there_is_named(home: Path):
