@@ -203,13 +203,13 @@ def _gpus_of_all(hosts: Mapping[str, Host], as_json: bool, watch: bool) -> int:
             lacking = [f"no GPUs of {name} are shown: {in_one_line(message)}" for name, message in errors.items()]
             reports = [answer for answer in answers.values() if not isinstance(answer, ClusterfnError)]
             if not watch:
-                break
+                for sentence in lacking:
+                    console.warn(sentence)
+                print(console.as_json(reports) if as_json else tables_of_all(reports))
+                return 1 if lacking else 0
             shown.show("\n".join([tables_of_all(reports), *lacking]))
             time.sleep(_EVERY_S)
-    for sentence in lacking:
-        console.warn(sentence)
-    print(console.as_json(reports) if as_json else tables_of_all(reports))
-    return 1 if lacking else 0
+    return 0
 
 
 def tables_of_all(reports: Sequence[Mapping[str, Any]]) -> str:

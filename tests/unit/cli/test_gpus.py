@@ -220,6 +220,14 @@ def test_the_gpus_of_a_list_of_hosts_are_shown_until_a_key_ends_it(terminal, tmp
     assert terminal.wait_for(r"code=\d+") == "code=0"
 
 
+def test_a_key_before_the_first_answer_ends_it_too(monkeypatch):
+    monkeypatch.setattr(gpus, "ended_by_key", lambda: pytest.raises(IndexError))
+    monkeypatch.setattr(gpus, "ask_each", lambda *_: [].pop())
+    monkeypatch.setattr("clusterfn.cli.target.hosts", lambda *_: (None, [SimpleNamespace(name="a")], ""))
+
+    assert gpus.gpus(SimpleNamespace(host="local", watch=True, json=False)) == 0
+
+
 def test_the_gpus_of_several_hosts_are_one_table_with_the_free_ones_first():
     machine = {"host": "tensor01", "gpus": [card(holder=holder()), card(index=1)], "waiting": []}
     nodes = [{"node": "n1", "state": "mix", "type": "a100", "total": 4, "used": 1}]
