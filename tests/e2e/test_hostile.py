@@ -62,18 +62,6 @@ def gone(folder: Path) -> None:
     until(lambda: not shutil.rmtree(folder, ignore_errors=True) and not folder.exists())
 
 
-def everything(root: Path) -> None:
-    gone(root)
-
-
-def the_bridge(root: Path) -> None:
-    gone(root / "bridge")
-
-
-def the_blobs(root: Path) -> None:
-    gone(root / "blobs")
-
-
 def a_file_of_the_bridge(root: Path) -> None:
     for worker in root.glob("bridge/*/worker.py"):
         worker.unlink()
@@ -86,10 +74,16 @@ def bytes_of_the_bridge(root: Path) -> None:
         main.write_bytes(begin)
 
 
-LOSSES = [everything, the_bridge, the_blobs, a_file_of_the_bridge, bytes_of_the_bridge]
+LOSSES = {
+    "everything": gone,
+    "the bridge": lambda root: gone(root / "bridge"),
+    "the blobs": lambda root: gone(root / "blobs"),
+    "a file of the bridge": a_file_of_the_bridge,
+    "bytes of the bridge": bytes_of_the_bridge,
+}
 
 
-@pytest.mark.parametrize("lose", LOSSES, ids=lambda lose: lose.__name__)
+@pytest.mark.parametrize("lose", LOSSES.values(), ids=LOSSES)
 def test_what_a_host_has_lost_is_sent_again_and_the_call_runs(root, lose):
     f, large = cluster(lambda data, x: len(data) + x), b"x" * (1 << 20)
     assert f(large, 1) == len(large) + 1
@@ -105,10 +99,10 @@ def test_a_map_and_a_session_run_on_a_host_that_has_lost_what_they_need(root):
     f = cluster(double)
     assert f(1) == 2
 
-    everything(root)
+    gone(root)
     assert f.map([2, 3]).results(150) == [4, 6]
 
-    everything(root)
+    gone(root)
     with Session() as session:
         assert session.submit(double, 4).result(150) == 8
 
